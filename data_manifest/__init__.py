@@ -1,0 +1,1 @@
+"""Data set descriptions, region and target definitions, and the schema of a manifest."""

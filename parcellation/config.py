@@ -1,0 +1,232 @@
+"""A study is one YAML file: an unknown key is an error, and every default that was used can be read back.
+
+    name: broca
+    data: {layout: hcp, root: HCP}
+    outputs: {directory: results}
+
+is a whole study; `load_study` returns it with all defaults resolved and all paths absolute.
+"""
+
+import difflib
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from parcellation.errors import InputMissing, UsageError
+
+
+class Section(BaseModel):
+    """A part of a study; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(Section):
+    """Where the runs are, and how they are cleaned.
+
+    `space` names the surface template of files that do not say it themselves (`fsLR` or `fsaverage`); `group` keeps only
+    the manifest rows of that group. Cleaning follows `nilearn.signal.clean`: `band_pass` in Hz, `confounds: all` uses
+    every column of a run's confounds file, `standardize_confounds` scales them first.
+    """
+
+    layout: Literal["hcp", "manifest"] = "hcp"
+    root: Path | None = None
+    manifest: Path | None = None
+    space: Literal["fsLR", "fsaverage"] | None = None
+    group: str | None = None
+    confounds: Literal["none", "all"] | list[str] = "none"
+    band_pass: tuple[float, float] | None = None
+    detrend: bool = False
+    smoothing_fwhm: float | None = Field(default=None, gt=0, description="along the mesh, in mm")
+    minimum_frames: int = Field(default=20, ge=2, description="kept frames below which a run is excluded")
+
+    @model_validator(mode="after")
+    def _source(self) -> "Data":
+        if self.layout == "hcp" and self.root is None:
+            raise ValueError("layout hcp needs `root`, the folder that holds the subjects' folders")
+        if self.layout == "manifest" and self.manifest is None:
+            raise ValueError("layout manifest needs `manifest`, a TSV with the columns subject, session, run, bold")
+        if self.band_pass is not None and not 0 <= self.band_pass[0] < self.band_pass[1]:
+            raise ValueError(f"band_pass: expected low < high in Hz, got {list(self.band_pass)}")
+        return self
+
+
+class Region(Section):
+    """The labels whose vertices are parcelled.
+
+    Without `labels`, the definition called `name` in `data_manifest/regions.yaml` gives them. `label_file` is a label
+    file on the data's mesh (`.dlabel.nii`, `.label.gii` or `.annot`; for `both`, a dlabel or two files).
+    """
+
+    name: str = Field(default="broca", pattern=r"^[A-Za-z0-9]+$")
+    hemisphere: Literal["left", "right", "both"] = "left"
+    labels: list[str] | None = None
+    label_file: Path | None = None
+
+
+class Targets(Section):
+    """What a vertex's connectivity is measured with: evenly spaced vertices, or the parcels of a label file."""
+
+    kind: Literal["vertices", "parcels"] = "vertices"
+    count: int = Field(default=1483, ge=2, description="spaced vertices; fsaverage5 always has its fsaverage3 ones")
+    label_file: Path | None = None
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _source(self) -> "Targets":
+        if self.kind == "parcels" and self.label_file is None:
+            raise ValueError("targets of kind parcels need `label_file`")
+        return self
+
+
+class Features(Section):
+    """How fingerprints become the features that the model sees.
+
+    `components: auto` uses up to 512 targets as they are and projects more to 256 principal components, `none` never
+    projects; a number always does.
+    """
+
+    connectivity: Literal["correlation", "binarized"] = "correlation"
+    remove_region_mean: bool = True
+    center: bool = True
+    unit_norm: bool = True
+    components: Literal["auto", "none"] | Annotated[int, Field(ge=1)] = "auto"
+    precision: Literal["float16", "float32"] = "float16"
+
+
+class Model(Section):
+    """The template and the variational family; `file` names a trained model to apply instead."""
+
+    file: Path | None = None
+    template: str = "functional_parcellation"
+    networks: int = Field(default=2, ge=2, le=1000)
+    names: list[str] | None = None
+    scheme: Literal["hybrid", "free", "encoded"] = "hybrid"
+    encoder_passes: int = Field(default=3, ge=1)
+
+
+class Training(Section):
+    """Optimisation: reduced cardinalities, steps, and which subjects take part (all, when both are unset)."""
+
+    subjects: list[str] | None = None
+    group: str | None = None
+    batch_subjects: int = Field(default=8, ge=1)
+    batch_vertices: int | None = Field(default=None, ge=1, description="vertices in a step's likelihood; all if unset")
+    steps: int = Field(default=400, ge=1)
+    learning_rate: float = Field(default=0.02, gt=0)
+    seed: int = 0
+    checkpoint_every: int = Field(default=100, ge=1, description="steps")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(default=None, ge=1)
+
+
+class Outputs(Section):
+    """Where results go. `work` holds what is prepared and trained; `directory` is the BIDS derivative people open."""
+
+    directory: Path = Path("results")
+    work: Path = Path("work")
+    draws: int = Field(default=64, ge=1)
+
+
+class Study(Section):
+    """The whole study. A study of a new cohort names only name, data, model.file and outputs."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    data: Data
+    region: Region = Region()
+    targets: Targets = Targets()
+    features: Features = Features()
+    model: Model = Model()
+    training: Training = Training()
+    outputs: Outputs = Outputs()
+
+    def resolved(self) -> dict:
+        """The study with every default, as plain JSON values."""
+        return self.model_dump(mode="json")
+
+    def digest(self) -> str:
+        """SHA-256 of the resolved study without its paths, so that the same study elsewhere has the same digest."""
+        content = json.dumps(_without_paths(self.resolved()), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def said(self, section: str) -> set[str]:
+        """Keys of a section that the file sets itself, as opposed to defaults."""
+        if section not in self.model_fields_set:
+            return set()
+        return set(getattr(self, section).model_fields_set)
+
+
+PATHS = {"root", "manifest", "label_file", "file", "directory", "work"}
+
+
+def _without_paths(content: dict) -> dict:
+    return {
+        key: _without_paths(value) if isinstance(value, dict) else value
+        for key, value in content.items()
+        if key not in PATHS
+    }
+
+
+def load_study(path: Path) -> Study:
+    """Read a study file. Relative paths are relative to the file.
+
+    Raises InputMissing when there is no file and UsageError, naming the key and its nearest valid name, when it is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputMissing(f"{path}: no such study file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as a text file: {error}") from error
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: expected a mapping with the keys {', '.join(Study.model_fields)}, got {text[:40]!r}")
+    return parse_study(content, path)
+
+
+def parse_study(content: dict, path: Path) -> Study:
+    """Validate a study given as plain values; `path` is the file it is from, which its relative paths start at."""
+    try:
+        study = Study.model_validate(content)
+    except ValidationError as error:
+        raise UsageError("\n".join(f"{path}: {_explain(one)}" for one in error.errors())) from None
+    return _anchor(study, path.resolve().parent)
+
+
+def _anchor(section: Section, folder: Path) -> Section:
+    """The same section with every path absolute; which keys were set by the user is kept."""
+    update = {}
+    for key in type(section).model_fields:
+        value = getattr(section, key)
+        if isinstance(value, Section):
+            update[key] = _anchor(value, folder)
+        elif isinstance(value, Path):
+            update[key] = folder / value.expanduser()
+    said = set(section.model_fields_set)
+    copy = section.model_copy(update=update)
+    copy.__pydantic_fields_set__.clear()
+    copy.__pydantic_fields_set__.update(said)
+    return copy
+
+
+def _explain(error: dict) -> str:
+    """One validation error in one line: where, expected, got."""
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] != "extra_forbidden":
+        got = "" if error["type"] in ("missing", "value_error") else f", got {error['input']!r}"
+        return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}".lstrip(": ")
+    section = Study
+    for part in error["loc"][:-1]:
+        section = section.model_fields[part].annotation
+    valid = list(section.model_fields)
+    nearest = difflib.get_close_matches(str(error["loc"][-1]), valid, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"valid keys: {', '.join(valid)}"
+    return f"{where}: unknown key; {hint}"

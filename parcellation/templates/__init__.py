@@ -1,0 +1,1 @@
+"""One model a file, found by its name."""

@@ -1,0 +1,1 @@
+"""Batch pipelines and example studies."""
