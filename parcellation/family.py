@@ -102,6 +102,11 @@ class Family(nn.Module):
             }
         )
 
+    def _apply(self, function, recurse=True):
+        """Settled encodings move with the weights."""
+        self.fixed = {n: Encoding(function(e.estimate), function(e.log_precision), function(e.extra)) for n, e in self.fixed.items()}
+        return super()._apply(function, recurse)
+
     def population_encodings(self) -> dict[str, Encoding]:
         """Encodings of the population sites that are part of the model: free ones, and encoded ones once settled."""
         names = [site.name for site in self.template.population_sites()]

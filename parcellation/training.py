@@ -32,6 +32,8 @@ from parcellation.plates import Batch, Observed, gaussian_noise
 log = logging.getLogger(__name__)
 
 SPARSE_RATE = 5.0  # rows of free encodings are visited rarely, so they move further at each visit
+WARM_UP = 20  # steps
+BETA = 0.95  # large gradients of the first steps must be forgotten within an epoch or two
 
 
 class Source(Protocol):
@@ -99,8 +101,9 @@ class Plan:
     checkpoint_every: int = 100
 
     def rate(self, step: int) -> float:
-        """Learning rate: half a cosine down to nothing, so that the noise of the last steps is averaged out."""
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        """Learning rate: a short rise, then half a cosine down to nothing, which averages the last steps' noise out."""
+        rise = min(1.0, (step + 1) / WARM_UP)
+        return self.learning_rate * rise * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
     def generator(self, *key: int | str) -> torch.Generator:
         """A generator that depends on nothing but the seed and the key."""
@@ -174,9 +177,9 @@ def _step(family: Family, batch: Batch, noise, optimisers, rate: float, step: in
 def _optimisers(family: Family, rate: float) -> list[tuple[torch.optim.Optimizer, float]]:
     rows = [free.rows.weight for free in family.free.values() if free.sparse]
     rest = [p for p in family.parameters() if all(p is not row for row in rows)]
-    pairs = [(torch.optim.Adam(rest, lr=rate), 1.0)]
+    pairs = [(torch.optim.Adam(rest, lr=rate, betas=(0.9, BETA)), 1.0)]
     if rows:
-        pairs.append((torch.optim.SparseAdam(rows, lr=rate, betas=(0.9, 0.99)), SPARSE_RATE))
+        pairs.append((torch.optim.SparseAdam(rows, lr=rate, betas=(0.9, BETA)), SPARSE_RATE))
     return pairs
 
 
