@@ -25,10 +25,11 @@ from nibabel.openers import ImageOpener
 
 from parcellation import surfaces
 from parcellation.errors import BadData, InputMissing
-from parcellation.surfaces import HEMISPHERES, Vertices
+from parcellation.surfaces import Vertices
 
 log = logging.getLogger(__name__)
 
+SIDES = ("left", "right")
 BLOCK_BYTES = 1 << 25  # one block as float32: small beside a run, large beside the cost of a call
 GAP_BYTES = 1 << 16  # reading on over a gap this small costs less than a second request to the disk
 CORTEX = {"CIFTI_STRUCTURE_CORTEX_LEFT": 0, "CIFTI_STRUCTURE_CORTEX_RIGHT": 1}
@@ -379,8 +380,8 @@ def _open_gifti(path: Path, side: int) -> tuple[Part, int, int, float]:
         if image.get_arrays_from_intent(codes[kind]):
             raise BadData(f"{path}: GIFTI with {codes.label[kind]} data, not series; give the run's func.gii")
     structure = image.meta.get("AnatomicalStructurePrimary", "").lower()
-    if structure and HEMISPHERES[side] not in structure:
-        raise BadData(f"{path}: expected the {HEMISPHERES[side]} hemisphere, got {structure}")
+    if structure and SIDES[side] not in structure:
+        raise BadData(f"{path}: expected the {SIDES[side]} hemisphere, got {structure}")
     arrays = [array.data for array in image.darrays]
     lengths = {array.shape for array in arrays}
     if len(lengths) != 1:
