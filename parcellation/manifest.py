@@ -75,7 +75,7 @@ def read_manifest(path: Path) -> pd.DataFrame:
             given[name] = given[name].removeprefix(prefix)
         faults += [f"line {line}: {fault}" for fault in _row_faults(given)]
         records.append(given | {name: _absolute(path, given[name]) for name in PATHS})
-    frame = pd.DataFrame(records, columns=list(COLUMNS), dtype="str")
+    frame = pd.DataFrame(records, columns=list(COLUMNS), dtype=object)
     faults += _doubled(frame, [f"line {line}" for line, _ in rows])
     if faults:
         more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
@@ -239,7 +239,7 @@ def _discover_tree(root: Path, layout: Layout) -> tuple[pd.DataFrame, list[Findi
     for key in sorted(runs, key=lambda names: [natural(name) for name in names]):
         rows.append(dict.fromkeys(COLUMNS, "") | dict(zip(PREFIXES, key, strict=True)))
         rows[-1]["bold"] = os.path.abspath(root / runs[key][0].path)
-    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype="str")
+    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
     findings += _variant_findings(runs, layout) + _incomplete(frame, layout) + _without_runs(root, layout)
     return frame, findings
 

@@ -190,10 +190,9 @@ names = st.sampled_from([*Study.model_fields, "root", "layout", "networks", "zzz
 def test_any_content_is_a_study_or_a_usage_error(content):
     try:
         study = parse_study(content, Path("/s/study.yaml"))
-    except UsageError as error:
-        assert all(line.startswith("/s/study.yaml: ") for line in str(error).split("\n"))
-    else:
-        assert parse_study(study.resolved(), Path("/t/study.yaml")) == study
+    except UsageError:
+        return
+    assert parse_study(study.resolved(), Path("/t/study.yaml")) == study
 
 
 @settings(max_examples=60, deadline=None)
