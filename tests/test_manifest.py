@@ -382,6 +382,34 @@ def test_another_layout_is_named_or_refused(tmp_path):
         discover(study_of(tmp_path, layout="hpc"))
 
 
+def test_one_more_description_is_one_more_layout(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text(r"""
+layout: mine
+subjects: "sub-*"
+runs: "sub-*/ses-*/*_bold.dtseries.nii"
+run_file: |
+  sub-(?P<subject>[a-z0-9]+) /ses-(?P<day>[0-9]+) /sub-(?P=subject)_ses-(?P=day)_run-(?P<run>[0-9]+)
+  (?P<variant>(?:_desc-[a-z]+)?) _bold[.]dtseries[.]nii
+session: "day{day}"
+not_runs: []
+preference: [_desc-denoised, .*]
+cleaned: _desc-denoised
+complete: []
+companions: {}
+""")
+    monkeypatch.setattr("parcellation.manifest.files", lambda _: tmp_path)
+    root = tmp_path / "tree"
+    for name in ("sub-a/ses-01/sub-a_ses-01_run-2_bold", "sub-a/ses-01/sub-a_ses-01_run-2_desc-denoised_bold"):
+        path = root / f"{name}.dtseries.nii"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"data")
+    (root / "sub-b").mkdir()
+    frame, findings = discover(study_of(root, layout="mine"))
+    assert frame.loc[0, ["subject", "session", "run"]].tolist() == ["a", "day01", "2"]
+    assert frame.loc[0, "bold"].endswith("run-2_desc-denoised_bold.dtseries.nii")
+    assert kinds(findings) == {"no run": 1, "variant passed over": 1}
+
+
 def test_a_manifest_is_discovered_as_it_is_with_its_files_checked(tmp_path):
     path = table(tmp_path, "1\t1\t1\ta.nii\tA", "2\t1\t1\tb.nii\tB", header=HEADER + "\tgroup")
     (tmp_path / "b.nii").write_bytes(b"data")
