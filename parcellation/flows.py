@@ -1,0 +1,108 @@
+"""Conditional flows: each pushes a site's prior conditional, given sampled parents, into its posterior.
+
+    theta = T(u; encoding, parents),   u ~ Normal(mean(parents), sd(parents))
+
+A flow's weights are shared by all ground variables of its site; what differs between them is the encoding. `forward`
+returns the transform from u to theta, so sampling is one pass, and so is the density of a given theta.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import AffineTransform, Normal
+from zuko.distributions import NormalizingFlow
+from zuko.nn import MLP
+
+from parcellation.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a posterior knows about its ground variables, in the form of a noisy observation of them.
+
+    estimate: shape (*plates, *event); log_precision: log of the inverse variance of the estimate, broadcastable to it;
+    extra: further summaries, shape (*plates, *event or 1, C), C may be 0.
+    """
+
+    estimate: Tensor
+    log_precision: Tensor
+    extra: Tensor
+
+    def detach(self) -> "Encoding":
+        """The same numbers, without a gradient."""
+        return Encoding(self.estimate.detach(), self.log_precision.detach(), self.extra.detach())
+
+
+def concatenate(parts: list[Encoding]) -> Encoding:
+    """Encodings of successive members of the outermost plate, as one."""
+    return Encoding(*(torch.cat([getattr(p, name) for p in parts]) for name in ("estimate", "log_precision", "extra")))
+
+
+class PrecisionFlow(nn.Module):
+    r"""Affine flow that combines the prior conditional with the encoding as a Gaussian would, then is corrected.
+
+    With prior Normal(mu, s^2) given the parents and encoding (m, tau), and r = log(tau s^2):
+
+        theta = mu + w (m - mu) + sqrt(1 - w) (u - mu),    w = sigmoid(r)
+
+    which is exact when the encoding is a sufficient statistic. A small network of (r, extra), shared by the site's
+    ground variables, corrects m by a gain and r by a shift. The parents enter through mu and s, so slope and scale are
+    not tied as they are in an affine flow of the encoding alone.
+    """
+
+    def __init__(self, extra: int, hidden: int = 16):
+        super().__init__()
+        self.correct = MLP(1 + extra, 2, [hidden], activation=nn.SiLU)
+        with torch.no_grad():
+            # Small, not zero: every weight has a gradient from the first step on.
+            self.correct[-1].weight.mul_(0.01)
+            self.correct[-1].bias.zero_()
+
+    def forward(self, encoding: Encoding, mean: Tensor, sd: Tensor) -> AffineTransform:
+        """The transform from u to theta; mean and sd are the prior conditional's."""
+        ratio = encoding.log_precision + 2 * sd.log()
+        extra = encoding.extra.expand(*ratio.shape, -1)
+        gain, shift = self.correct(torch.cat([ratio[..., None] / 5, extra], -1)).unbind(-1)
+        offset = (1 + gain) * (encoding.estimate - mean)
+        ratio = ratio + shift
+        scale = (0.5 * nn.functional.logsigmoid(-ratio)).exp()
+        return AffineTransform(mean + ratio.sigmoid() * offset - scale * mean, scale)
+
+
+class AffineFlow(nn.Module):
+    r"""Plain conditional affine flow: theta = exp(a) u + b with (a, b) a network of encoding and parents.
+
+    The network has a linear path beside its hidden layer, because posterior means of Gaussian models are linear.
+    """
+
+    def __init__(self, extra: int, hidden: int = 16):
+        super().__init__()
+        self.linear = nn.Linear(4 + extra, 2)
+        self.bend = MLP(4 + extra, 2, [hidden], activation=nn.SiLU)
+        with torch.no_grad():
+            for layer in (self.linear, self.bend[-1]):
+                layer.weight.mul_(0.01)
+                layer.bias.zero_()
+
+    def forward(self, encoding: Encoding, mean: Tensor, sd: Tensor) -> AffineTransform:
+        """The transform from u to theta; mean and sd are the prior conditional's."""
+        known = torch.broadcast_tensors(encoding.estimate, encoding.log_precision, mean, sd.log())
+        inputs = torch.cat([torch.stack(known, -1), encoding.extra.expand(*known[0].shape, -1)], -1)
+        log_scale, shift = (self.linear(inputs) + self.bend(inputs)).unbind(-1)
+        return AffineTransform(shift, log_scale.exp())
+
+
+FLOWS = {"precision": PrecisionFlow, "affine": AffineFlow}
+
+
+def make_flow(name: str, extra: int) -> nn.Module:
+    """A flow by its name; `extra` is the number of further summaries in its site's encoding."""
+    if name not in FLOWS:
+        raise UsageError(f"flow: expected one of {', '.join(FLOWS)}, got {name!r}")
+    return FLOWS[name](extra)
+
+
+def pushforward(transform: AffineTransform, mean: Tensor, sd: Tensor) -> NormalizingFlow:
+    """The distribution of transform(u), u ~ Normal(mean, sd), elementwise."""
+    return NormalizingFlow(transform.inv, Normal(mean, sd))

@@ -1,0 +1,128 @@
+"""A trained model on disk: `model.safetensors` with the numbers, `model.json` with everything else.
+
+The JSON is written last and holds the checksum of the numbers, so a model is whole or it is not there. It carries all
+that is needed to check a new cohort against the model: mesh, vertices, targets, feature settings, and the study.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from parcellation import __version__
+from parcellation.errors import BadData, InputMissing
+from parcellation.family import Family
+from parcellation.files import checksum, whole_file, write_json
+from parcellation.flows import Encoding
+from parcellation.plates import Observed, template_class
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained family, and what it was trained on.
+
+    identity: JSON values that a cohort must agree with (vertices, targets, features); details: further JSON values
+    (study, training subjects, ...); arrays: the feature map's.
+    """
+
+    family: Family
+    identity: dict
+    details: dict
+    arrays: dict[str, np.ndarray]
+    digest: str = ""
+
+    def blank(self) -> Observed:
+        """An observation of nothing, with one member of the outermost plate: what population sites are shaped by."""
+        cards, parameter = self.family.cards, next(self.family.parameters())
+        sizes = [1] + [cards[plate] for plate in self.family.template.plates[1:]]
+        x = parameter.new_zeros(1, 1, 1, 1).expand(*sizes, 1)
+        mask = torch.zeros(sizes, dtype=torch.bool, device=parameter.device)
+        return Observed(x, mask, {"frames": parameter.new_ones(1, 1, 1)})
+
+    def check(self, identity: dict) -> None:
+        """Refuse a cohort that the model does not describe; raises BadData with what differs, expected and got."""
+        for name, expected in self.identity.items():
+            got = identity.get(name)
+            if got != expected:
+                raise BadData(f"the cohort does not fit the model: {name}: expected {_short(expected)}, got {_short(got)}")
+
+
+def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
+    """Write a model; returns it with its digest."""
+    family = model.family
+    tensors, plain = {}, {}
+    for name, value in family.template.hyperparameters().items():
+        if isinstance(value, torch.Tensor):
+            tensors[f"template.{name}"] = value
+        else:
+            plain[name] = value
+    tensors |= {f"family.{name}": value for name, value in family.state_dict().items()}
+    for name, encoding in family.fixed.items():
+        for part in ("estimate", "log_precision", "extra"):
+            tensors[f"fixed.{name}.{part}"] = getattr(encoding, part)
+    arrays = {name: value.detach().cpu().contiguous().numpy() for name, value in tensors.items()}
+    arrays |= {f"features.{name}": np.ascontiguousarray(value) for name, value in model.arrays.items()}
+    with whole_file(folder / "model.safetensors") as temporary:
+        save_file(arrays, temporary)
+    header = {
+        "format": FORMAT,
+        "software": __version__,
+        "numbers": checksum(folder / "model.safetensors"),
+        "template": family.template.__class__.__module__.rsplit(".", 1)[-1],
+        "hyperparameters": plain,
+        "family": family.settings,
+        "identity": model.identity,
+        "details": model.details,
+    }
+    write_json(folder / "model.json", header)
+    return load_model(folder)
+
+
+def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel:
+    """Read a model.
+
+    Raises InputMissing when there is none and BadData when it is damaged or of another format.
+    """
+    folder = Path(folder)
+    path = folder / "model.json"
+    if not path.exists():
+        raise InputMissing(f"{folder}: no trained model there (model.json is missing); `parcellation train` makes one")
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        if header["format"] != FORMAT:
+            raise BadData(f"{path}: expected model format {FORMAT}, got {header['format']} (software {header['software']})")
+        if (got := checksum(folder / "model.safetensors")) != header["numbers"]:
+            raise BadData(f"{folder / 'model.safetensors'}: damaged: expected checksum {header['numbers']}, got {got}")
+        arrays = load_file(folder / "model.safetensors")
+        family = _family(header, arrays)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise BadData(f"{folder}: not a readable model: {type(error).__name__}: {error}") from error
+    digest = hashlib.sha256(f"{header['numbers']}{header['family']}".encode()).hexdigest()
+    features = {n.removeprefix("features."): v for n, v in arrays.items() if n.startswith("features.")}
+    return TrainedModel(family.to(device), header["identity"], header["details"], features, digest)
+
+
+def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
+    def part(prefix: str) -> dict[str, torch.Tensor]:
+        return {n.removeprefix(prefix): torch.from_numpy(v) for n, v in arrays.items() if n.startswith(prefix)}
+
+    template = template_class(header["template"])(**header["hyperparameters"], **part("template."))
+    family = Family(template, **header["family"])
+    family.load_state_dict(part("family."))
+    fixed = part("fixed.")
+    for name in {key.split(".")[0] for key in fixed}:
+        family.fixed[name] = Encoding(*(fixed[f"{name}.{p}"] for p in ("estimate", "log_precision", "extra")))
+    dtype = next((value.dtype for name, value in part("family.").items()), torch.float32)
+    return family.to(dtype)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

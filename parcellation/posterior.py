@@ -1,0 +1,167 @@
+"""A trained model applied to new subjects: no training, one subject at a time.
+
+The population stays as trained: its draws are part of the model's answer and the same for everyone. A subject's draws
+are seeded by model, site, subject and session, so a result does not depend on who else is inferred, on the order of the
+sessions, or on a session without data beside them.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parcellation.errors import BadData, UsageError
+from parcellation.model_file import TrainedModel
+from parcellation.plates import Batch, Noise, Observed
+
+INTERVAL = (0.05, 0.95)
+
+
+@dataclass(frozen=True)
+class SubjectPosterior:
+    """One subject's answer. V vertices, K networks.
+
+    probability: mean over draws, (V, K); entropy of it and mutual_information between label and draw, in bits, (V,);
+    mask: False where no session has data, (V,): such a vertex has the population's answer; profile_*: connectivity of
+    each network, mean and 90 % interval, (K, target); frames: kept frames of each session.
+    """
+
+    subject: str
+    sessions: tuple[str, ...]
+    frames: tuple[float, ...]
+    probability: np.ndarray
+    entropy: np.ndarray
+    mutual_information: np.ndarray
+    mask: np.ndarray
+    profile_mean: np.ndarray
+    profile_low: np.ndarray
+    profile_high: np.ndarray
+
+
+@dataclass(frozen=True)
+class PopulationPosterior:
+    """The population's answer, as in SubjectPosterior.
+
+    consensus: share of the given subjects whose label is the population's, (V,); betweensd: standard deviation of a
+    network's probability over subjects, (V, K); both NaN-free, and 0 when no subjects were given.
+    """
+
+    probability: np.ndarray
+    entropy: np.ndarray
+    mutual_information: np.ndarray
+    profile_mean: np.ndarray
+    profile_low: np.ndarray
+    profile_high: np.ndarray
+    consensus: np.ndarray
+    betweensd: np.ndarray
+
+
+class Posterior:
+    """A frozen model with its draws of the population.
+
+    Raises UsageError for a model whose subject sites have free encodings: it knows its training subjects only.
+    """
+
+    def __init__(self, model: TrainedModel, draws: int = 64):
+        self.model, self.draws = model, draws
+        self.family, self.template = model.family.eval(), model.family.template
+        unit = self.template.unit_plate
+        stuck = [s.name for s in self.template.sites if unit in s.plates and s.name in self.family.free]
+        if stuck:
+            raise UsageError(f"model.scheme free: {', '.join(stuck)} are known for training subjects only; train a hybrid")
+        self.blank = model.blank()
+        self.population = self.family.draw_population(self.blank, self._noise("population", ()), draws)
+
+    def _noise(self, subject: str, sessions: tuple[str, ...]) -> Noise:
+        """Standard normal noise keyed by model, site, subject and, on the session plate, session."""
+        dimension = self.template.plates.index("session") if "session" in self.template.plates else None
+
+        def noise(name: str, shape: tuple[int, ...]) -> Tensor:
+            dtype, device = self.blank.x.dtype, self.blank.x.device
+            site = self.template.site(name)
+            if "session" not in site.plates:
+                return torch.randn(shape, generator=self._generator(name, subject), dtype=dtype).to(device)
+            axis = len(shape) - len(site.event) - len(self.template.plates) + dimension
+            one = (*shape[:axis], 1, *shape[axis + 1 :])
+            parts = [torch.randn(one, generator=self._generator(name, subject, s), dtype=dtype) for s in sessions]
+            return torch.cat(parts, axis).to(device)
+
+        return noise
+
+    def _generator(self, *key: str) -> torch.Generator:
+        digest = hashlib.sha256("\0".join((self.model.digest, *key)).encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    @torch.no_grad()
+    def draw(self, subject: str, sessions: tuple[str, ...], observed: Observed) -> dict[str, Tensor]:
+        """Draws of every site for one subject, (draws, 1, ...)."""
+        cards = dict(zip(self.template.plates, observed.mask.shape, strict=True))
+        batch = Batch(observed, observed, {}, cards)
+        noise = self._noise(subject, sessions)
+        return self.family.draw(batch, noise, given=self.population, path=False, draws=(self.draws,)).values
+
+    @torch.no_grad()
+    def labels(self, values: dict[str, Tensor], observed: Observed) -> Tensor:
+        """Label probabilities of every draw, shape (draws, V, K); exact given the draw."""
+        return self.template.log_joint(values, observed)[:, 0, 0].softmax(-1)
+
+    def subject(self, subject: str, sessions: tuple[str, ...], observed: Observed, back: Callable) -> SubjectPosterior:
+        """The answer for one subject; observed has shapes (1, T, V, D). `back` maps profiles to targets.
+
+        Raises BadData when the result is not finite.
+        """
+        observed = observed.to(self.blank.x.device, self.blank.x.dtype)
+        values = self.draw(subject, sessions, observed)
+        probability, entropy, information = summarise_labels(self.labels(values, observed))
+        if not np.isfinite(probability).all():
+            vertex = int(np.flatnonzero(~np.isfinite(probability).all(-1))[0])
+            raise BadData(f"subject {subject}: the posterior is not finite at vertex {vertex} of the region")
+        return SubjectPosterior(
+            subject,
+            sessions,
+            tuple(observed.covariates["frames"].flatten().tolist()),
+            probability,
+            entropy,
+            information,
+            observed.mask.any(1)[0].cpu().numpy(),
+            *_interval(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy())),
+        )
+
+    @torch.no_grad()
+    def of_population(self, subjects: np.ndarray | None, back: Callable) -> PopulationPosterior:
+        """The population's answer; `subjects` are label probabilities (S, V, K) that it is compared with."""
+        maps = self.template.log_map(self.population)[:, 0, 0].exp()
+        probability, entropy, information = summarise_labels(maps)
+        profile = _interval(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()))
+        consensus, between = np.zeros(len(probability)), np.zeros_like(probability)
+        if subjects is not None and len(subjects):
+            consensus = (subjects.argmax(-1) == probability.argmax(-1)).mean(0)
+            between = subjects.std(0)
+        return PopulationPosterior(probability, entropy, information, *profile, consensus, between)
+
+
+def summarise_labels(draws: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean probability (V, K), its entropy, and the mutual information of label and draw, both in bits (V,), float64.
+
+    draws: label probabilities of every draw, (draws, V, K). The entropy of the mean is the mean entropy of the draws
+    (what is uncertain even given the networks) plus the mutual information (what more data on them would settle).
+    """
+    draws = draws.double()
+    mean = draws.mean(0)
+    mean = mean / mean.sum(-1, keepdim=True)
+    within = _entropy(draws).mean(0)
+    total = _entropy(mean)
+    return mean.cpu().numpy(), total.cpu().numpy(), (total - within).clamp_min(0).cpu().numpy()
+
+
+def _entropy(p: Tensor) -> Tensor:
+    return -torch.special.xlogy(p, p).sum(-1) / np.log(2)
+
+
+def _interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, low and high of draws (draws, K, target)."""
+    low, high = np.quantile(draws, INTERVAL, axis=0)
+    return draws.mean(0), low, high

@@ -1,0 +1,286 @@
+"""Training: optimise a family on reduced batches; checkpoint, resume, and never lose or repeat a step.
+
+Batches and noise are functions of (seed, step), not of a running state: a resumed training is the uninterrupted one,
+bit for bit. Every epoch visits each member of the outermost plate once, in a new order, so that the noise of
+subsampling cancels over an epoch instead of adding up.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from parcellation.elbo import training_loss
+from parcellation.encoders import ENCODERS
+from parcellation.errors import BadData, Stopped
+from parcellation.family import Family
+from parcellation.files import whole_file
+from parcellation.flows import concatenate
+from parcellation.plates import Batch, Observed, gaussian_noise
+
+log = logging.getLogger(__name__)
+
+SPARSE_RATE = 5.0  # rows of free encodings are visited rarely, so they move further at each visit
+
+
+class Source(Protocol):
+    """Where batches come from: the members of a template's outermost plate, by position."""
+
+    cards: Mapping[str, int]
+
+    def batch(self, index: Tensor) -> Batch:
+        """The batch of these members of the outermost plate, with everything below them."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A source over data that are in memory."""
+
+    template: object
+    full: Batch
+
+    @property
+    def cards(self) -> Mapping[str, int]:
+        """Full cardinalities."""
+        return self.full.cards
+
+    def batch(self, index: Tensor) -> Batch:
+        """The batch of these members."""
+        return self.template.reduce(self.full, {self.template.unit_plate: index})
+
+
+@dataclass(frozen=True)
+class CohortSource:
+    """A source over prepared fingerprints: reads what a step needs, and no more."""
+
+    template: object
+    cohort: object
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def cards(self) -> Mapping[str, int]:
+        """Full cardinalities."""
+        sessions = max(len(self.cohort.sessions(subject)) for subject in self.cohort.subjects)
+        return dict(subject=len(self.cohort.subjects), session=sessions, vertex=len(self.cohort.vertices))
+
+    def batch(self, index: Tensor) -> Batch:
+        """The batch of these subjects, with all their sessions and vertices."""
+        observed = observe(self.cohort.read(index.tolist())).to(self.device, self.dtype)
+        return Batch(observed, observed, {"subject": index.to(self.device)}, self.cards)
+
+
+def observe(read) -> Observed:
+    """Tensors of what a cohort reads: x (S, T, V, D), mask (S, T, V), frames (S, T)."""
+    frames = torch.from_numpy(read.frames)[..., None]
+    return Observed(torch.from_numpy(read.x), torch.from_numpy(read.mask), {"frames": frames})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to optimise: steps, members of the outermost plate a step, members of another plate in the likelihood."""
+
+    steps: int
+    batch: int
+    learning_rate: float
+    seed: int
+    subsample: Mapping[str, int]
+    checkpoint_every: int = 100
+
+    def rate(self, step: int) -> float:
+        """Learning rate: half a cosine down to nothing, so that the noise of the last steps is averaged out."""
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+
+    def generator(self, *key: int | str) -> torch.Generator:
+        """A generator that depends on nothing but the seed and the key."""
+        digest = hashlib.sha256(repr((self.seed, *key)).encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    def members(self, step: int, count: int) -> Tensor:
+        """Positions on the outermost plate for this step, without replacement within an epoch."""
+        size = min(self.batch, count)
+        epoch, place = divmod(step, count // size)
+        order = torch.randperm(count, generator=self.generator("epoch", epoch))
+        return order[place * size : (place + 1) * size].sort().values
+
+    def reduce(self, batch: Batch, step: int, template) -> Batch:
+        """Subsample the other plates."""
+        index = {}
+        for plate, size in self.subsample.items():
+            if size < batch.cards[plate]:
+                order = torch.randperm(batch.cards[plate], generator=self.generator(plate, step))
+                index[plate] = order[:size].sort().values.to(batch.seen.x.device)
+        return template.reduce(batch, index) if index else batch
+
+
+def fit(
+    family: Family,
+    source: Source,
+    plan: Plan,
+    checkpoint: Path | None = None,
+    identity: str = "",
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> np.ndarray:
+    """Optimise the family in place; returns the training loss of every step, in nats (not an ELBO).
+
+    checkpoint: file that the state is saved to, and continued from when it is of the same plan and `identity`.
+    stop: asked after every step; when it says yes the state is saved and Stopped is raised.
+    Raises BadData, naming the step, when the loss is not finite.
+    """
+    template, device = family.template, next(family.parameters()).device
+    optimisers = _optimisers(family, plan.learning_rate)
+    losses, key = [], _key(family, plan, identity)
+    if checkpoint is not None:
+        losses = _restore(checkpoint, key, family, optimisers)
+    for step in range(len(losses), plan.steps):
+        count = source.cards[template.unit_plate]
+        batch = plan.reduce(source.batch(plan.members(step, count)), step, template)
+        noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
+        losses.append(_step(family, batch, noise, optimisers, plan.rate(step), step))
+        progress(step + 1, losses[-1])
+        last, stopping = step + 1 == plan.steps, stop()
+        if checkpoint is not None and (last or stopping or (step + 1) % plan.checkpoint_every == 0):
+            _save(checkpoint, key, family, optimisers, losses)
+        if stopping and not last:
+            raise Stopped(f"training stopped after step {step + 1} of {plan.steps}; the same command continues")
+    return np.array(losses)
+
+
+def _step(family: Family, batch: Batch, noise, optimisers, rate: float, step: int) -> float:
+    loss = training_loss(family, batch, noise).tensor
+    if not torch.isfinite(loss):
+        raise BadData(f"training: the loss at step {step + 1} is {loss.item()}; expected a finite number of nats")
+    for optimiser, factor in optimisers:
+        optimiser.param_groups[0]["lr"] = rate * factor
+        optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    for optimiser, _ in optimisers:
+        optimiser.step()
+    return loss.item()
+
+
+def _optimisers(family: Family, rate: float) -> list[tuple[torch.optim.Optimizer, float]]:
+    rows = [free.rows.weight for free in family.free.values() if free.sparse]
+    rest = [p for p in family.parameters() if all(p is not row for row in rows)]
+    pairs = [(torch.optim.Adam(rest, lr=rate), 1.0)]
+    if rows:
+        pairs.append((torch.optim.SparseAdam(rows, lr=rate, betas=(0.9, 0.99)), SPARSE_RATE))
+    return pairs
+
+
+def _key(family: Family, plan: Plan, identity: str) -> str:
+    shapes = {name: list(value.shape) for name, value in family.state_dict().items()}
+    content = json.dumps([identity, repr(plan), family.schemes, family.cards, shapes], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _save(path: Path, key: str, family: Family, optimisers, losses: list[float]) -> None:
+    tensors = {f"family.{name}": value.contiguous() for name, value in family.state_dict().items()}
+    tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
+    for number, (optimiser, _) in enumerate(optimisers):
+        for parameter, state in optimiser.state_dict()["state"].items():
+            for name, value in state.items():
+                tensors[f"optimiser.{number}.{parameter}.{name}"] = torch.as_tensor(value).contiguous()
+    with whole_file(path) as temporary:
+        save_file(tensors, temporary, metadata={"key": key})
+
+
+def _restore(path: Path, key: str, family: Family, optimisers) -> list[float]:
+    """Continue from a checkpoint of the same training; returns the losses so far, none when there is no such one."""
+    if not path.exists():
+        return []
+    try:
+        with safe_open(path, "pt") as file:
+            found = (file.metadata() or {}).get("key")
+            tensors = {name: file.get_tensor(name) for name in file.keys()} if found == key else {}
+    except (SafetensorError, OSError) as error:
+        raise BadData(f"{path}: not a readable checkpoint ({error}); remove it to start again") from error
+    if found != key:
+        log.info("%s is of another training; starting from the beginning", path)
+        return []
+    family.load_state_dict(
+        {name.removeprefix("family."): value for name, value in tensors.items() if name.startswith("family.")}
+    )
+    for number, (optimiser, _) in enumerate(optimisers):
+        state = optimiser.state_dict()
+        for name, value in tensors.items():
+            if name.startswith(f"optimiser.{number}."):
+                _, _, parameter, entry = name.split(".")
+                state["state"].setdefault(int(parameter), {})[entry] = value
+        for entry in state["state"].values():  # SparseAdam counts its steps as a plain number
+            if isinstance(optimiser, torch.optim.SparseAdam):
+                entry["step"] = int(entry["step"])
+        optimiser.load_state_dict(state)
+    losses = tensors["losses"].tolist()
+    log.info("continuing from step %d (%s)", len(losses), path)
+    return losses
+
+
+def chunks(source: Source, template, size: int, limit: int | None = None) -> Iterator[Batch]:
+    """Batches that cover the outermost plate once, in order; `limit` members spread evenly over it when given."""
+    count = source.cards[template.unit_plate]
+    take = count if limit is None else min(limit, count)
+    members = torch.linspace(0, count - 1, take).round().long()
+    for start in range(0, take, size):
+        yield source.batch(members[start : start + size])
+
+
+def anchor(source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int) -> Tensor:
+    """Reference fingerprints, shape (K, D): k-means (20 starts) on the group-average fingerprints of the vertices.
+
+    Networks are ordered by their centres' first coordinate that differs, so that the order does not depend on the starts.
+    """
+    total, weight = 0.0, 0.0
+    count = source.cards[template_plates[0]]
+    for start in range(0, count, batch):
+        seen = source.batch(torch.arange(start, min(start + batch, count))).seen
+        total = total + seen.x.double().sum((0, 1))
+        weight = weight + seen.mask.double().sum((0, 1))
+    seen_vertices = weight > 0
+    average = (total[seen_vertices] / weight[seen_vertices, None]).cpu().numpy()
+    if len(average) < networks:
+        raise BadData(f"training: expected at least {networks} vertices with signal, one a network, got {len(average)}")
+    centres = KMeans(networks, n_init=20, random_state=seed).fit(average).cluster_centers_
+    return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])
+
+
+def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subjects: int = 64) -> None:
+    """Set free encodings to a coordinate-ascent answer, the population's from a sample of the subjects.
+
+    Only for templates whose encoder can read the population off the data (`network_pooling`); training then polishes an
+    answer that is nearly right instead of looking for one.
+    """
+    template = family.template
+    encoder = ENCODERS[template.encoder](template, template.sites)
+    centre, population = None, {}
+    for _ in range(passes):
+        sums: dict[str, Tensor] = {}
+        for chunk in chunks(source, template, batch, subjects):
+            centre = encoder.start(chunk.seen) if centre is None else centre
+            one = encoder.statistics(encoder.summarise(chunk.seen, centre), chunk.seen)
+            sums = {name: sums.get(name, 0) + value for name, value in one.items()}
+        population = encoder.population(sums, source.cards[template.unit_plate])
+        centre = {name: encoding.estimate for name, encoding in population.items()}
+    rows = {name for name, free in family.free.items() if name not in population}
+    parts = [encoder.subject_encodings(encoder.summarise(c.seen, centre)) for c in chunks(source, template, batch) if rows]
+    for name, free in family.free.items():
+        free.set(population[name] if name in population else concatenate([part[name] for part in parts]))
+
+
+def settle_population(family: Family, source: Source, batch: int) -> None:
+    """Fix the encoded population sites at their encoding of all training subjects, as part of the model."""
+    names = [site.name for site in family.template.population_sites() if site.name not in family.free]
+    if names:
+        family.fixed = family.encoder.population_of(chunks(source, family.template, batch), source.cards, names)
