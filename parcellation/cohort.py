@@ -30,7 +30,6 @@ __all__ = [
     "FeatureMap",
     "Store",
     "Unit",
-    "check_identity",
     "fit_features",
     "input_key",
     "open_cohort",
@@ -242,10 +241,10 @@ class Batch:
 class Cohort:
     """Subjects of a store as a model sees them.
 
-    subjects: their names, in the order asked for; vertices, targets: what all units have in common; identity: what a
-    model compares (`check_identity`). Making one reads every unit's header: raises InputMissing for a subject without
-    units, and BadData, expected and got, when units are not of the same vertices and targets or not what the feature
-    map was fitted to.
+    subjects: their names, in the order asked for; vertices, targets: what all units have in common; identity: plain
+    values that must be equal for a model to be applied, one a key so that a difference has a name. Making one reads
+    every unit's header: raises InputMissing for a subject without units, and BadData, expected and got, when units are
+    not of the same vertices and targets or not what the feature map was fitted to.
     """
 
     def __init__(self, store: Store, subjects: Sequence[str] | None, feature_map: FeatureMap):
@@ -257,11 +256,12 @@ class Cohort:
         self.vertices: Vertices
         self.targets: Targets
         self.vertices, self.targets = store.identity(header["identity"])
+        chosen = feature_map.settings.model_dump(mode="json", exclude={"precision"})
         self.identity = {
+            "data": describe(self.vertices, self.targets),
             "vertices": header["vertices"],
             "targets": header["targets"],
-            "features": feature_map.settings.model_dump(mode="json", exclude={"precision"}),
-            "about": describe(self.vertices, self.targets),
+            **{f"features.{name}": value for name, value in chosen.items()},
         }
 
     def sessions(self, subject: str) -> list[str]:
@@ -311,13 +311,3 @@ def _check_feature_map(feature_map: FeatureMap, header: dict, store: Store) -> N
     expected, got = feature_map.settings.connectivity, header["features"]["connectivity"]
     if expected != got:
         raise BadData(f"{store.folder}: expected connectivity {expected} as the model has, got {got}")
-
-
-def check_identity(expected: dict, got: dict, where: str) -> None:
-    """Refuse a cohort whose identity is not the model's; raises BadData naming what differs, expected and got."""
-    if any(expected[part] != got[part] for part in ("vertices", "targets")):
-        raise BadData(f"{where}: expected the model's {expected['about']}, got {got['about']}")
-    for name, value in expected["features"].items():
-        other = got["features"].get(name)
-        if other != value:
-            raise BadData(f"{where}: features.{name}: expected {value} as the model has, got {other}")

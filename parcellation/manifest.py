@@ -187,7 +187,6 @@ class Layout(Section):
     preference: list[str]
     cleaned: str
     complete: list[dict[str, list[str]]]
-    companions: dict[str, str]
 
 
 def load_layout(name: str) -> Layout:
@@ -320,18 +319,6 @@ def _without_runs(root: Path, layout: Layout) -> list[Finding]:
     findings = [Finding("no run", f"{name}: a subject's folder without any run") for name in folders - used]
     closed = [path for path in root.iterdir() if path.is_dir() and not os.access(path, os.R_OK | os.X_OK)]
     return findings + [Finding("unreadable", f"{path.name}: no permission to look into this folder") for path in closed]
-
-
-def companion(study: Study, name: str) -> Path | None:
-    """A file of the tree that goes with the runs, such as `aparc`: that of the first subject who has it, or None."""
-    if study.data.layout == "manifest":
-        return None
-    pattern = load_layout(study.data.layout).companions.get(name)
-    for folder in sorted(Path(study.data.root).iterdir()) if pattern else ():
-        path = Path(study.data.root) / pattern.format(folder=folder.name)
-        if path.is_file():
-            return path
-    return None
 
 
 def check_files(frame: pd.DataFrame) -> list[Finding]:

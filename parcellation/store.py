@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,8 @@ from parcellation.config import Features
 from parcellation.errors import BadData, InputMissing
 from parcellation.files import unit_lock, whole_file, write_text
 from parcellation.manifest import natural
-from parcellation.surfaces import Mesh, Targets, Vertices
+from parcellation.meshes import Mesh
+from parcellation.surfaces import Targets, Vertices
 
 FORMAT = 1
 HEADER = {"format", "subject", "session", "identity", "vertices", "targets", "features", "cleaning", "inputs"}
@@ -159,8 +160,7 @@ class Store:
         header, tensors = self.arrays(subject, session, rows)
         vertices, targets = self.identity(header["identity"])
         if rows is not None:
-            rows = np.asarray(rows, int)
-            vertices = replace(vertices, hemisphere=vertices.hemisphere[rows], number=vertices.number[rows])
+            vertices = vertices[np.asarray(rows, int)]
         return Unit(
             header["subject"],
             header["session"],
@@ -298,10 +298,8 @@ def _targets_from_json(content: dict) -> Targets:
 def describe(vertices: Vertices, targets: Targets) -> str:
     """An identity in words; with digests, so that two that differ also read differently."""
     mesh = f"{vertices.mesh.space} {'+'.join(map(str, vertices.mesh.counts))}"
-    return (
-        f"{len(vertices)} vertices ({vertices.digest()[:8]}) of {mesh}"
-        f" and {len(targets.names)} targets ({targets_digest(targets)[:8]})"
-    )
+    targets_are = f"{len(targets.names)} targets ({targets_digest(targets)[:8]})"
+    return f"{len(vertices)} vertices of {mesh} ({vertices.digest()[:8]}), {targets_are}"
 
 
 def _tensors(unit: Unit, path: Path) -> dict[str, np.ndarray]:

@@ -19,7 +19,6 @@ from parcellation.manifest import (
     Finding,
     bold_paths,
     check_files,
-    companion,
     discover,
     load_layout,
     natural,
@@ -395,7 +394,6 @@ not_runs: []
 preference: [_desc-denoised, .*]
 cleaned: _desc-denoised
 complete: []
-companions: {}
 """)
     monkeypatch.setattr("parcellation.manifest.files", lambda _: tmp_path)
     root = tmp_path / "tree"
@@ -430,16 +428,6 @@ def test_a_discovered_tree_is_written_and_read_back(tmp_path):
     again = read_manifest(tmp_path / "work" / "manifest.tsv")
     assert check_files(again) == []
     assert [Path(p).resolve() for p in again["bold"]] == [Path(p).resolve() for p in frame["bold"]]
-
-
-def test_a_companion_is_the_first_subjects_who_has_it(tmp_path):
-    whole_subject(tmp_path, "1")
-    assert companion(study_of(tmp_path), "aparc") is None
-    path = tmp_path / "2/MNINonLinear/fsaverage_LR32k/2.aparc.32k_fs_LR.dlabel.nii"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert companion(study_of(tmp_path), "aparc") == path
-    assert companion(study_of(tmp_path), "thickness") is None
 
 
 # Choices

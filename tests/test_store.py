@@ -20,8 +20,9 @@ from safetensors.numpy import save_file
 from parcellation import __version__
 from parcellation.config import Features
 from parcellation.errors import BadData, FileFailure, InputMissing
+from parcellation.meshes import Mesh
 from parcellation.store import Store, Unit, input_key, numbered_vertices, targets_digest, write_unit
-from parcellation.surfaces import Mesh, Targets, Vertices
+from parcellation.surfaces import Targets, Vertices
 
 FLOAT32 = Features(precision="float32")
 
@@ -105,7 +106,7 @@ def test_units_of_other_vertices_or_targets_are_refused(store):
     store.write(unit())
     other = Vertices(region().mesh, region().hemisphere, region().number + 1)
     with pytest.raises(
-        BadData, match=r"expected 3 vertices \(.{8}\) of fsaverage 10242\+10242 and 2 targets .* got 3 vert"
+        BadData, match=r"expected 3 vertices of fsaverage 10242\+10242 \(.{8}\), 2 targets .* got 3 vert"
     ):
         store.write(unit(vertices=other, session="2"))
     with pytest.raises(BadData, match="delete the store or choose another"):
