@@ -22,18 +22,19 @@ from parcellation.errors import InputMissing, UsageError
 class Section(BaseModel):
     """A part of a study; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Data(Section):
     """Where the runs are, and how they are cleaned.
 
-    `space` names the surface template of files that do not say it themselves (`fsLR` or `fsaverage`); `group` keeps only
-    the manifest rows of that group. Cleaning follows `nilearn.signal.clean`: `band_pass` in Hz, `confounds: all` uses
-    every column of a run's confounds file, `standardize_confounds` scales them first.
+    `layout` is a description in `data_manifest/` (such as `hcp`) of the tree at `root`, or `manifest` for a table.
+    `space` names the surface template of files that do not say it themselves (`fsLR` or `fsaverage`); `group` keeps
+    only the manifest rows of that group. Cleaning follows `nilearn.signal.clean`: `band_pass` in Hz; `confounds: all`
+    uses every column of a run's confounds file.
     """
 
-    layout: Literal["hcp", "manifest"] = "hcp"
+    layout: str = Field(default="hcp", pattern=r"^[a-z0-9][a-z0-9_-]*$")
     root: Path | None = None
     manifest: Path | None = None
     space: Literal["fsLR", "fsaverage"] | None = None
@@ -46,8 +47,8 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _source(self) -> "Data":
-        if self.layout == "hcp" and self.root is None:
-            raise ValueError("layout hcp needs `root`, the folder that holds the subjects' folders")
+        if self.layout != "manifest" and self.root is None:
+            raise ValueError(f"layout {self.layout} needs `root`, the folder that holds the subjects' folders")
         if self.layout == "manifest" and self.manifest is None:
             raise ValueError("layout manifest needs `manifest`, a TSV with the columns subject, session, run, bold")
         if self.band_pass is not None and not 0 <= self.band_pass[0] < self.band_pass[1]:
@@ -107,6 +108,12 @@ class Model(Section):
     names: list[str] | None = None
     scheme: Literal["hybrid", "free", "encoded"] = "hybrid"
     encoder_passes: int = Field(default=3, ge=1)
+
+    @model_validator(mode="after")
+    def _one_name_a_network(self) -> "Model":
+        if self.names is not None and len(set(self.names)) != self.networks:
+            raise ValueError(f"names: expected {self.networks} different ones, one a network, got {self.names}")
+        return self
 
 
 class Training(Section):
@@ -171,10 +178,23 @@ def _without_paths(content: dict) -> dict:
     }
 
 
+class _StudyLoader(yaml.SafeLoader):
+    """YAML without the silent rule that the last of two equal keys wins."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} twice", problem_mark=key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
 def load_study(path: Path) -> Study:
     """Read a study file. Relative paths are relative to the file.
 
-    Raises InputMissing when there is no file and UsageError, naming the key and its nearest valid name, when it is wrong.
+    Raises InputMissing when there is no file, and UsageError, naming the key and its nearest valid name, when it is
+    wrong.
     """
     path = Path(path)
     try:
@@ -184,8 +204,9 @@ def load_study(path: Path) -> Study:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read as a text file: {error}") from error
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        content = yaml.load(text, _StudyLoader)
+    # PyYAML lets the ValueError of an impossible date such as 2020-13-45 through.
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: expected a mapping with the keys {', '.join(Study.model_fields)}, got {text[:40]!r}")
@@ -197,8 +218,11 @@ def parse_study(content: dict, path: Path) -> Study:
     try:
         study = Study.model_validate(content)
     except ValidationError as error:
-        raise UsageError("\n".join(f"{path}: {_explain(one)}" for one in error.errors())) from None
-    return _anchor(study, path.resolve().parent)
+        raise UsageError("\n".join(f"{path}: {line}" for line in _explain(error.errors()))) from None
+    try:
+        return _anchor(study, path.resolve().parent)
+    except RuntimeError as error:
+        raise UsageError(f"{path}: a path begins with `~` of a user who has no home folder: {error}") from None
 
 
 def _anchor(section: Section, folder: Path) -> Section:
@@ -210,6 +234,7 @@ def _anchor(section: Section, folder: Path) -> Section:
             update[key] = _anchor(value, folder)
         elif isinstance(value, Path):
             update[key] = folder / value.expanduser()
+    # `model_copy` would count every path as set by the user, also those that are defaults.
     said = set(section.model_fields_set)
     copy = section.model_copy(update=update)
     copy.__pydantic_fields_set__.clear()
@@ -217,16 +242,45 @@ def _anchor(section: Section, folder: Path) -> Section:
     return copy
 
 
-def _explain(error: dict) -> str:
-    """One validation error in one line: where, expected, got."""
-    where = ".".join(str(part) for part in error["loc"])
-    if error["type"] != "extra_forbidden":
-        got = "" if error["type"] in ("missing", "value_error") else f", got {error['input']!r}"
-        return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}".lstrip(": ")
-    section = Study
-    for part in error["loc"][:-1]:
-        section = section.model_fields[part].annotation
-    valid = list(section.model_fields)
-    nearest = difflib.get_close_matches(str(error["loc"][-1]), valid, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"valid keys: {', '.join(valid)}"
-    return f"{where}: unknown key; {hint}"
+def _explain(errors: list[dict]) -> list[str]:
+    """One line a faulty key: where, expected, got. A key with alternatives has an error for each of them."""
+    faults: dict[str, list[str]] = {}
+    for error in errors:
+        where, _ = _field(error["loc"])
+        faults.setdefault(where, []).append(_unknown_key(error["loc"]) if _is_unknown(error) else _expected(error))
+    return [f"{where}: {', or '.join(list(dict.fromkeys(faults[where]))[:3])}".lstrip(": ") for where in faults]
+
+
+def _is_unknown(error: dict) -> bool:
+    return error["type"] in ("extra_forbidden", "invalid_key")
+
+
+def _field(location: tuple) -> tuple[str, type[Section]]:
+    """The dotted name of a key in the file, and the section that holds it.
+
+    Below a key that is no section, validation adds names of alternatives, such as `list[str]`: they are left out.
+    """
+    section, names = Study, []
+    for part in location:
+        names.append(str(part))
+        known = section.model_fields.get(part) if isinstance(part, str) else None
+        if known is None or not (isinstance(known.annotation, type) and issubclass(known.annotation, Section)):
+            break
+        section = known.annotation
+    return ".".join(names), section
+
+
+def _unknown_key(location: tuple) -> str:
+    valid = list(_field(location)[1].model_fields)
+    nearest = difflib.get_close_matches(str(location[-1]), valid, n=1, cutoff=0.5)
+    return "unknown key; " + (f"did you mean {nearest[0]!r}?" if nearest else f"valid keys: {', '.join(valid)}")
+
+
+def _expected(error: dict) -> str:
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] in ("missing", "value_error"):
+        return message
+    got = repr(error["input"])
+    # YAML reads 001 as the number 1: only the user can give back what is lost.
+    quotes = error["type"] == "string_type" and not isinstance(error["input"], (list, dict, type(None)))
+    return f"{message}, got {got if len(got) <= 60 else got[:57] + '...'}{' (write it in quotes)' if quotes else ''}"
