@@ -15,10 +15,31 @@ import torch
 from torch import Tensor, nn
 from zuko.nn import MLP
 
-from parcellation.flows import Encoding
 from parcellation.plates import Batch, Observed, Site, Template, Values
 
 SMALL = 1e-6
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a posterior knows about its ground variables, in the form of a noisy observation of them.
+
+    estimate: shape (*plates, *event); log_precision: log of the inverse variance of the estimate, broadcastable to it;
+    extra: further summaries, shape (*plates, *event or 1, C), C may be 0.
+    """
+
+    estimate: Tensor
+    log_precision: Tensor
+    extra: Tensor
+
+    def detach(self) -> "Encoding":
+        """The same numbers, without a gradient."""
+        return Encoding(self.estimate.detach(), self.log_precision.detach(), self.extra.detach())
+
+
+def concatenate(parts: list[Encoding]) -> Encoding:
+    """Encodings of successive members of the outermost plate, as one."""
+    return Encoding(*(torch.cat([getattr(p, name) for p in parts]) for name in ("estimate", "log_precision", "extra")))
 
 
 class DeepSet(nn.Module):
@@ -205,7 +226,9 @@ class NetworkPooling(nn.Module):
         labels = (sums["labels"] + 0.5) / (S + 0.5 * K)
         basis = self.template.basis.to(labels)
         spread = labels @ basis.square().mT - (labels @ basis.mT).square()
-        log = {n: torch.as_tensor(float(n), device=mu.device, dtype=mu.dtype).log() for n in (subjects, 2 * D * subjects)}
+        log = {
+            n: torch.as_tensor(float(n), device=mu.device, dtype=mu.dtype).log() for n in (subjects, 2 * D * subjects)
+        }
         return {
             "log_kappa": _encoding((sums["log_noise"] / sums["sessions"].clamp_min(1)), (10 * sessions).log()),
             "slope": _encoding(torch.zeros_like(sums["log_noise"]), torch.full_like(sums["log_noise"], -4.0)),
@@ -245,7 +268,16 @@ def _pool(observed, assignment, mu, between, session, noise) -> Summaries:
     residual = (observed.mask * observed.squares).sum(-1) + (count * misfit).sum(-1)
     noise = torch.where(present[..., 0], (residual / observations.clamp_min(1)).clamp_min(SMALL).sqrt(), noise)
     return Summaries(
-        assignment, count, average, noise, observations, ambiguity, subject_average, precision, subject, (profile, variance)
+        assignment,
+        count,
+        average,
+        noise,
+        observations,
+        ambiguity,
+        subject_average,
+        precision,
+        subject,
+        (profile, variance),
     )
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from parcellation.encoders import ENCODERS
+from parcellation.encoders import ENCODERS, Encoding
 from parcellation.errors import UsageError
-from parcellation.flows import Encoding, make_flow, pushforward
+from parcellation.flows import make_flow, pushforward
 from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
 
 
@@ -58,7 +58,10 @@ class FreeEncoding(nn.Module):
     def set(self, encoding: Encoding) -> None:
         """Start from this encoding at every ground variable."""
         shape = self.sizes + self.event
-        both = [part.expand(shape).reshape(self.rows.num_embeddings, -1) for part in (encoding.estimate, encoding.log_precision)]
+        both = [
+            part.expand(shape).reshape(self.rows.num_embeddings, -1)
+            for part in (encoding.estimate, encoding.log_precision)
+        ]
         self.rows.weight.copy_(torch.cat(both, -1))
 
 
@@ -104,7 +107,10 @@ class Family(nn.Module):
 
     def _apply(self, function, recurse=True):
         """Settled encodings move with the weights."""
-        self.fixed = {n: Encoding(function(e.estimate), function(e.log_precision), function(e.extra)) for n, e in self.fixed.items()}
+        self.fixed = {
+            n: Encoding(function(e.estimate), function(e.log_precision), function(e.extra))
+            for n, e in self.fixed.items()
+        }
         return super()._apply(function, recurse)
 
     def population_encodings(self) -> dict[str, Encoding]:

@@ -6,37 +6,14 @@ A flow's weights are shared by all ground variables of its site; what differs be
 returns the transform from u to theta, so sampling is one pass, and so is the density of a given theta.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.distributions import AffineTransform, Normal
 from zuko.distributions import NormalizingFlow
 from zuko.nn import MLP
 
+from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """What a posterior knows about its ground variables, in the form of a noisy observation of them.
-
-    estimate: shape (*plates, *event); log_precision: log of the inverse variance of the estimate, broadcastable to it;
-    extra: further summaries, shape (*plates, *event or 1, C), C may be 0.
-    """
-
-    estimate: Tensor
-    log_precision: Tensor
-    extra: Tensor
-
-    def detach(self) -> "Encoding":
-        """The same numbers, without a gradient."""
-        return Encoding(self.estimate.detach(), self.log_precision.detach(), self.extra.detach())
-
-
-def concatenate(parts: list[Encoding]) -> Encoding:
-    """Encodings of successive members of the outermost plate, as one."""
-    return Encoding(*(torch.cat([getattr(p, name) for p in parts]) for name in ("estimate", "log_precision", "extra")))
 
 
 class PrecisionFlow(nn.Module):

@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from parcellation import __version__
+from parcellation.encoders import Encoding
 from parcellation.errors import BadData, InputMissing
 from parcellation.family import Family
 from parcellation.files import checksum, whole_file, write_json
-from parcellation.flows import Encoding
 from parcellation.plates import Observed, template_class
 
 FORMAT = 1
@@ -51,7 +51,9 @@ class TrainedModel:
         for name, expected in self.identity.items():
             got = identity.get(name)
             if got != expected:
-                raise BadData(f"the cohort does not fit the model: {name}: expected {_short(expected)}, got {_short(got)}")
+                raise BadData(
+                    f"the cohort does not fit the model: {name}: expected {_short(expected)}, got {_short(got)}"
+                )
 
 
 def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
@@ -97,7 +99,9 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
         if header["format"] != FORMAT:
-            raise BadData(f"{path}: expected model format {FORMAT}, got {header['format']} (software {header['software']})")
+            raise BadData(
+                f"{path}: expected model format {FORMAT}, got {header['format']} (software {header['software']})"
+            )
         if (got := checksum(folder / "model.safetensors")) != header["numbers"]:
             raise BadData(f"{folder / 'model.safetensors'}: damaged: expected checksum {header['numbers']}, got {got}")
         arrays = load_file(folder / "model.safetensors")

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-import parcellation.templates
 from parcellation.errors import UsageError
 
 Values = Mapping[str, Tensor]
@@ -159,7 +158,9 @@ class Template(ABC):
         for plate, positions in index.items():
             if plate not in self.reducible:
                 allowed = ", ".join(sorted(self.reducible))
-                raise UsageError(f"{type(self).__name__}: plate {plate!r} may not be reduced; expected one of: {allowed}")
+                raise UsageError(
+                    f"{type(self).__name__}: plate {plate!r} may not be reduced; expected one of: {allowed}"
+                )
             dimension = self.plates.index(plate)
             scored = scored.select(dimension, positions)
             if plate not in self.likelihood_only:
@@ -185,7 +186,8 @@ def template_class(name: str) -> type[Template]:
 
     Raises UsageError, listing the templates there are, for an unknown name.
     """
-    names = sorted(module.name for module in pkgutil.iter_modules(parcellation.templates.__path__))
+    folder = importlib.import_module("parcellation.templates").__path__
+    names = sorted(module.name for module in pkgutil.iter_modules(folder))
     if name not in names:
         raise UsageError(f"model.template: expected one of {', '.join(names)}, got {name!r}")
     return importlib.import_module(f"parcellation.templates.{name}").TEMPLATE

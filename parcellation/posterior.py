@@ -71,7 +71,9 @@ class Posterior:
         unit = self.template.unit_plate
         stuck = [s.name for s in self.template.sites if unit in s.plates and s.name in self.family.free]
         if stuck:
-            raise UsageError(f"model.scheme free: {', '.join(stuck)} are known for training subjects only; train a hybrid")
+            raise UsageError(
+                f"model.scheme free: {', '.join(stuck)} are known for training subjects only; train a hybrid"
+            )
         self.blank = model.blank()
         self.population = self.family.draw_population(self.blank, self._noise("population", ()), draws)
 

@@ -22,11 +22,10 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from parcellation.elbo import training_loss
-from parcellation.encoders import ENCODERS
+from parcellation.encoders import ENCODERS, concatenate
 from parcellation.errors import BadData, Stopped
 from parcellation.family import Family
 from parcellation.files import whole_file
-from parcellation.flows import concatenate
 from parcellation.plates import Batch, Observed, gaussian_noise
 
 log = logging.getLogger(__name__)
@@ -277,7 +276,9 @@ def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subj
         population = encoder.population(sums, source.cards[template.unit_plate])
         centre = {name: encoding.estimate for name, encoding in population.items()}
     rows = {name for name, free in family.free.items() if name not in population}
-    parts = [encoder.subject_encodings(encoder.summarise(c.seen, centre)) for c in chunks(source, template, batch) if rows]
+    parts = [
+        encoder.subject_encodings(encoder.summarise(c.seen, centre)) for c in chunks(source, template, batch) if rows
+    ]
     for name, free in family.free.items():
         free.set(population[name] if name in population else concatenate([part[name] for part in parts]))
 
