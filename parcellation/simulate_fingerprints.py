@@ -72,21 +72,14 @@ def _row(vertices: int) -> sparse.csr_array:
 
 
 def _subject(config: SimulationConfig, write: Write, out: Path, index: int, mu, logits, smooth) -> None:
-    seed, settings, name = config.seed, config.template, config.names[index]
-    generator = stream(seed, simulation.LABELS, index)
-    labels = simulation.draw_labels(logits, config.labels.temperature, generator, smooth)
-    mu_subject = mu + settings.epsilon * stream(seed, simulation.SUBJECT, index).standard_normal(mu.shape)
+    seed, name = config.seed, config.names[index]
+    labels = simulation.draw_labels(logits, config.labels.temperature, stream(seed, simulation.LABELS, index), smooth)
+    mu_subject = mu + config.template.epsilon * stream(seed, simulation.SUBJECT, index).standard_normal(mu.shape)
     dead = simulation.dead_vertices(config, index, len(labels))
     mask = ~np.isin(np.arange(len(labels)), dead)
-    sessions = simulation.present_sessions(config, index)
-    profiles, kappas = [], []
+    profiles, kappas, sessions = [], [], simulation.present_sessions(config, index)
     for session in sessions:
-        generator = stream(seed, simulation.SESSION, index, session)
-        mu_session = mu_subject + settings.sigma * generator.standard_normal(mu.shape)
-        frames = settings.frames[(session - 1) % len(settings.frames)]
-        kappa = settings.kappa * (settings.frames[0] / frames) ** (settings.slope / 2)
-        kappa *= np.exp(settings.kappa_session * generator.standard_normal())
-        x = mu_session[labels] + kappa * generator.standard_normal((len(labels), mu.shape[1]))
+        mu_session, kappa, x, frames = _session(config, index, session, mu_subject, labels)
         write(name, str(session), (x * mask[:, None]).astype(np.float32), mask, frames)
         profiles.append(mu_session)
         kappas.append(kappa)
@@ -99,3 +92,14 @@ def _subject(config: SimulationConfig, write: Write, out: Path, index: int, mu, 
         mu_subject=mu_subject,
         kappa_session=np.array(kappas),
     )
+
+
+def _session(config: SimulationConfig, index: int, session: int, mu_subject, labels):
+    """Profiles (network, feature), noise's standard deviation, observations (vertex, feature) and number of frames."""
+    settings, generator = config.template, stream(config.seed, simulation.SESSION, index, session)
+    mu_session = mu_subject + settings.sigma * generator.standard_normal(mu_subject.shape)
+    frames = settings.frames[(session - 1) % len(settings.frames)]
+    kappa = settings.kappa * (settings.frames[0] / frames) ** (settings.slope / 2)
+    kappa *= np.exp(settings.kappa_session * generator.standard_normal())
+    x = mu_session[labels] + kappa * generator.standard_normal((len(labels), mu_subject.shape[1]))
+    return mu_session, kappa, x, frames

@@ -66,29 +66,32 @@ def _source(config: SimulationConfig) -> tuple[Source, np.ndarray, sparse.csr_ar
     study, bold = _study(config), None
     if config.source.paths:
         bold = open_bold(config.source.paths, config.source.space, config.source.repetition_time)
-    mesh = bold.vertices.mesh if bold else SYNTHETIC_MESH
-    everywhere = bold.vertices if bold else _all_of(mesh)
+    everywhere = bold.vertices if bold else _all_of(SYNTHETIC_MESH)
     series = _series(bold) if bold else None
-    live = np.ones(len(everywhere), bool) if series is None else np.ptp(series, axis=0) > 0
-    everywhere = everywhere[live]
-    region, targets = region_vertices(study, mesh), target_set(study, mesh, everywhere).members
-    region = region[region.within(everywhere) >= 0]
-    kept = np.arange(len(everywhere))
-    if config.coverage == "needed":
-        kept = np.unique(np.r_[region.within(everywhere), targets.within(everywhere)])
-    vertices = everywhere[kept]
-    surfaces = geometry(study, mesh)
+    live = np.arange(len(everywhere)) if series is None else np.flatnonzero(np.ptp(series, axis=0) > 0)
+    kept, region, targets = _kept(config, study, everywhere[live])
+    vertices = everywhere[live][kept]
+    places = region.within(vertices), targets.within(vertices)
+    surfaces = geometry(study, vertices.mesh)
     coordinates = np.stack(
         [surfaces[h].coordinates[n] for h, n in zip(vertices.hemisphere, vertices.number, strict=True)]
     )
-    places = region.within(vertices), targets.within(vertices)
     if series is None:
         source = synthetic_source(vertices, coordinates, *places, seed=config.seed)
     else:
         origin = f"phase-randomised surrogates of {' + '.join(path.name for path in bold.paths)}"
-        series = _cleaned(config, series[:, np.flatnonzero(live)[kept]])
+        series = _cleaned(config, series[:, live[kept]])
         source = Source(series, vertices, *places, bold.repetition_time, origin)
-    return source, coordinates[places[0], 1], _adjacency(surfaces, mesh, region)
+    return source, coordinates[places[0], 1], _adjacency(surfaces, region)
+
+
+def _kept(config: SimulationConfig, study: Study, live: Vertices) -> tuple[np.ndarray, Vertices, Vertices]:
+    """Positions among those with signal of the vertices that files will hold; the region; the targets' members."""
+    region, targets = region_vertices(study, live.mesh), target_set(study, live.mesh, live).members
+    region = region[region.within(live) >= 0]
+    if config.coverage == "cortex":
+        return np.arange(len(live)), region, targets
+    return np.unique(np.r_[region.within(live), targets.within(live)]), region, targets
 
 
 def _all_of(mesh: Mesh) -> Vertices:
@@ -118,9 +121,10 @@ def _cleaned(config: SimulationConfig, series: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(series[first:end])
 
 
-def _adjacency(surfaces, mesh: Mesh, region: Vertices) -> sparse.csr_array:
+def _adjacency(surfaces, region: Vertices) -> sparse.csr_array:
     """Which of the region's vertices share an edge, in the region's order (left before right)."""
-    whole = [neighbours(surface.triangles, count) for surface, count in zip(surfaces, mesh.counts, strict=True)]
+    counts = region.mesh.counts
+    whole = [neighbours(surface.triangles, count) for surface, count in zip(surfaces, counts, strict=True)]
     both = sparse.block_diag(whole, format="csr")
-    rows = region.number + np.where(region.hemisphere == 1, mesh.counts[0], 0)
+    rows = region.number + np.where(region.hemisphere == 1, counts[0], 0)
     return sparse.csr_array(both[rows][:, rows])
