@@ -23,7 +23,7 @@ import numpy as np
 from nibabel.freesurfer.mghformat import MGHHeader
 from nibabel.openers import ImageOpener
 
-from parcellation import surfaces
+from parcellation.meshes import mesh_of
 from parcellation.errors import BadData, InputMissing
 from parcellation.surfaces import Vertices
 
@@ -253,7 +253,7 @@ def _cortex(path: Path, models, space: str | None) -> tuple[np.ndarray, Vertices
         raise BadData(f"{path}: holds no cortical surface; expected {' or '.join(CORTEX)}")
     counts = {CORTEX[model.brain_structure]: int(model.surface_number_of_vertices) for model in cortex}
     left, right = counts.get(0, counts.get(1)), counts.get(1, counts.get(0))
-    mesh = surfaces.mesh_of((left, right), space, str(path))
+    mesh = mesh_of((left, right), space, str(path))
     row = [model.index_offset + np.arange(model.index_count) for model in cortex]
     hemisphere = np.repeat([CORTEX[model.brain_structure] for model in cortex], [len(part) for part in row])
     number = np.concatenate([np.asarray(model.vertex_indices, np.int32) for model in cortex])
@@ -332,7 +332,7 @@ def _open_pair(paths: tuple[Path | None, Path | None], space: str | None) -> Bol
     if len(known) > 1:
         raise BadData(f"{where}: hemispheres of different repetition times, {' and '.join(map(str, known))} s")
     counts = [entry[3] for entry in opened]
-    mesh = surfaces.mesh_of((counts[0], counts[-1]), space, where)
+    mesh = mesh_of((counts[0], counts[-1]), space, where)
     hemisphere = np.repeat(np.array([entry[0] for entry in opened], np.uint8), counts)
     number = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
     files, parts = tuple(entry[1] for entry in opened), tuple(entry[2] for entry in opened)

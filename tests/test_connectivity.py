@@ -338,10 +338,7 @@ def test_the_strongest_tenth_is_one():
 
 
 @pytest.mark.skipif(not BRAINSPACE.exists(), reason="the package's data are not here")
-def test_windows_of_a_real_run_agree(monkeypatch):
-    monkeypatch.setattr(
-        "parcellation.surfaces.mesh_of", lambda counts, space, where: Mesh(space, counts), raising=False
-    )
+def test_windows_of_a_real_run_agree():
     bold = open_bold(tuple(sorted(BRAINSPACE.glob("*.mgz"))), "fsaverage", 1.4)
     number = np.tile(np.arange(642, dtype=np.int32), 2)
     spaced = Vertices(bold.vertices.mesh, np.repeat(np.array([0, 1], np.uint8), 642), number)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from nibabel.cifti2 import BrainModelAxis, LabelAxis, ScalarAxis, SeriesAxis
 
-from parcellation import surfaces
 from parcellation.errors import BadData, InputMissing
 from parcellation.timeseries import open_bold
 
@@ -17,15 +16,6 @@ SHARED = Path("/work/shared")
 BRAINSPACE = Path("/tmp/dl/x/brainspace/datasets/preprocessing")
 COUNT = 4842  # vertices of a hemisphere of fs_LR 5k
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def _meshes(monkeypatch):
-    """The identity of meshes is the business of another module; here every count is one."""
-    if not hasattr(surfaces, "mesh_of"):
-        monkeypatch.setattr(
-            surfaces, "mesh_of", lambda counts, space, where: surfaces.Mesh(space or "fsLR", counts), False
-        )
 
 
 def cortex(number, side):
