@@ -221,7 +221,7 @@ def render_targets(stage: Stage, targets: Vertices, values: np.ndarray, label: s
     figure, panels = _sheet(stage, pictures, "", foot=0.66)
     for axes, scene in zip(panels, stage.scenes, strict=True):
         here = targets.hemisphere == scene.side
-        dots = {"cmap": mapped, "norm": Normalize(-largest, largest), "s": np.clip(9000 / len(targets), 1.5, 18)}
+        dots = {"cmap": mapped, "norm": Normalize(-largest, largest), "s": np.clip(20000 / len(targets), 1.5, 18)}
         _draw_dots(axes, scene, targets.number[here], values[here], dots)
     _draw_bar(figure, mapped, (-largest, largest), label)
     return png_bytes(figure)

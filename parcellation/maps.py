@@ -288,8 +288,7 @@ def write_subject(export: Export, posterior) -> None:
 def write_population(export: Export, population) -> None:
     """Maps and profiles of the population, from a `posterior.PopulationPosterior`; errors as in `write_subject`."""
     space = export.mesh.space
-    folder = export.out / f"tpl-{space}"
-    naming = _naming(folder, f"tpl-{space}", f"atlas-{export.seg}_den-{export.mesh.density}")
+    naming = _naming(export.out / f"tpl-{space}", f"tpl-{space}", f"atlas-{export.seg}_den-{export.mesh.density}")
     _write_labels(export, naming, population.probability, {}, "population")
     _, confidence = shown_labels(population.probability)
     shape = len(export.frame.region), len(export.networks)
@@ -310,7 +309,7 @@ def write_population(export: Export, population) -> None:
         "SpatialReference": space,
         "Density": export.mesh.density,
     }
-    write_json(folder / f"atlas-{export.seg}_description.json", description | export.provenance)
+    write_json(export.out / f"atlas-{export.seg}_description.json", description | export.provenance)
 
 
 UNCERTAINTY = {
@@ -342,9 +341,11 @@ def _write_labels(export: Export, naming, probability: np.ndarray, facts: dict, 
     export.writer.write_labels(naming("dseg"), shown_labels(checked)[0])
     maps = dict(zip(networks.names, np.ascontiguousarray(checked.T), strict=True))
     export.writer.write_scalars(naming("probseg"), maps)
-    common = {"Density": export.mesh.density, "Manual": False} | export.provenance | facts
-    write_json(naming("dseg")("", ".json"), common)
-    write_json(naming("probseg")("", ".json"), common | {"LabelMap": list(networks.names)})
+    common = {"Density": export.mesh.density, "SpatialReference": export.mesh.space} | export.provenance | facts
+    labels = {"Description": "Most probable network of each vertex", "Manual": False}
+    probabilities = {"Description": "Posterior probability of each network", "LabelMap": list(networks.names)}
+    write_json(naming("dseg")("", ".json"), common | labels)
+    write_json(naming("probseg")("", ".json"), common | probabilities)
     colours = ["#{:02X}{:02X}{:02X}".format(*map(int, colour)) for colour in networks.colours]
     index = range(1, len(networks) + 1)
     write_table(

@@ -222,7 +222,13 @@ def test_population_files(export):
     stats = [f"{stem}_stat-{stat}_boldmap" for stat in ("entropy", "confidence", "consensus", "betweensd")]
     assert {f"{name}.dscalar.nii" for name in [f"{stem}_probseg", *stats]} < files
     assert {f"{name}.json" for name in [f"{stem}_dseg", f"{stem}_probseg", *stats]} < files
-    assert {f"{stem}_dseg.dlabel.nii", f"{stem}_dseg.tsv", "atlas-broca3_description.json"} < files
+    assert {
+        f"{stem}_dseg.dlabel.nii",
+        f"{stem}_dseg.tsv",
+        "tpl-fsLR_atlas-broca3_den-32k_stat-profile_network.tsv",
+    } < files
+    # The validator wants it at the root.
+    assert json.loads((export.out / "atlas-broca3_description.json").read_text())["Density"] == "32k"
     between = nibabel.load(folder / f"{stem}_stat-betweensd_boldmap.dscalar.nii")
     assert between.header.get_axis(0).name.tolist() == list(NAMES)
     np.testing.assert_array_equal(np.asanyarray(between.dataobj)[:, export.frame.rows], population.betweensd.T)
