@@ -203,12 +203,12 @@ class Store:
                     f"{path}: content does not match the digest in its name; delete the store and prepare again"
                 )
             content = json.loads(text)
-            vertices = _vertices_from_json(content["vertices"])
-            self._identities[digest] = (vertices, _targets_from_json(content["targets"]))
+            vertices = vertices_from_json(content["vertices"])
+            self._identities[digest] = (vertices, targets_from_json(content["targets"]))
         return self._identities[digest]
 
     def _keep_identity(self, vertices: Vertices, targets: Targets) -> str:
-        text = _canonical({"vertices": _vertices_json(vertices), "targets": _targets_json(targets)})
+        text = _canonical({"vertices": vertices_json(vertices), "targets": targets_json(targets)})
         digest = _sha256(text)
         path = self.folder / f"identity-{digest}.json"
         others = sorted(one.name for one in self.folder.glob("identity-*.json") if one != path)
@@ -267,10 +267,11 @@ def numbered_vertices(count: int) -> Vertices:
 
 def targets_digest(targets: Targets) -> str:
     """SHA-256 of the identity of targets: names, member vertices and which target each belongs to."""
-    return _sha256(_canonical(_targets_json(targets)))
+    return _sha256(_canonical(targets_json(targets)))
 
 
-def _vertices_json(vertices: Vertices) -> dict:
+def vertices_json(vertices: Vertices) -> dict:
+    """Plain values of vertices in their order, that `vertices_from_json` restores exactly."""
     # Row by row, since members of targets follow their targets: the left hemisphere's need not come first.
     return {
         "space": vertices.mesh.space,
@@ -280,19 +281,22 @@ def _vertices_json(vertices: Vertices) -> dict:
     }
 
 
-def _vertices_from_json(content: dict) -> Vertices:
+def vertices_from_json(content: dict) -> Vertices:
+    """The inverse of `vertices_json`."""
     mesh = Mesh(content["space"], tuple(content["counts"]))
     return Vertices(mesh, np.array(content["hemisphere"], np.uint8), np.array(content["number"], np.int32))
 
 
-def _targets_json(targets: Targets) -> dict:
-    members = _vertices_json(targets.members)
+def targets_json(targets: Targets) -> dict:
+    """Plain values of targets, that `targets_from_json` restores exactly."""
+    members = vertices_json(targets.members)
     return {"names": list(targets.names), "members": members, "target": targets.target.tolist()}
 
 
-def _targets_from_json(content: dict) -> Targets:
+def targets_from_json(content: dict) -> Targets:
+    """The inverse of `targets_json`."""
     target = np.array(content["target"], int)
-    return Targets(tuple(content["names"]), _vertices_from_json(content["members"]), target)
+    return Targets(tuple(content["names"]), vertices_from_json(content["members"]), target)
 
 
 def describe(vertices: Vertices, targets: Targets) -> str:

@@ -1,0 +1,81 @@
+"""Charts of scores and training, and the sheet of paper that every figure is drawn on."""
+
+import io
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+INK, FAINT = "#222226", "#77777d"
+LINE = "#0072B2"
+DPI = 160
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+}
+
+
+def reliability_diagram(confidence: np.ndarray, accuracy: np.ndarray, count: np.ndarray) -> bytes:
+    """How often labels of a stated confidence are right, one dot a bin; empty bins (count 0) are left out.
+
+    confidence, accuracy: means of each bin; count: vertices in it.
+    """
+    confidence, accuracy, count = (np.asarray(values, float) for values in (confidence, accuracy, count))
+    full = count > 0
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(3.4, 3.4)
+        axes = add_axes(figure, 0.55, 0.5, 2.75, 2.75)
+        low = min(0.5, float(np.min([confidence[full].min(), accuracy[full].min()])) - 0.05) if full.any() else 0.0
+        axes.plot([low, 1], [low, 1], color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)), label="perfectly calibrated")
+        axes.plot(confidence[full], accuracy[full], color=LINE, linewidth=1.2)
+        size = 12 + 110 * count[full] / max(count.max(initial=1), 1)
+        axes.scatter(confidence[full], accuracy[full], s=size, color=LINE, edgecolors="white", linewidths=0.7, zorder=3)
+        axes.set(xlabel="stated probability of the label", ylabel="share of labels that are right")
+        axes.set(xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
+        axes.legend(frameon=False, loc="upper left", fontsize=7)
+        return png_bytes(figure)
+
+
+def training_curve(loss: np.ndarray) -> bytes:
+    """The training loss of every step, with its running median; not an ELBO, since encoders see batches."""
+    loss = np.asarray(loss, float)
+    width = max(1, len(loss) // 40)
+    smooth = [np.median(loss[max(0, at - width) : at + width + 1]) for at in range(len(loss))]
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(5.2, 2.6)
+        axes = add_axes(figure, 0.8, 0.45, 4.25, 1.85)
+        axes.plot(np.arange(1, len(loss) + 1), loss, color="#B8C6D1", linewidth=0.7)
+        axes.plot(np.arange(1, len(loss) + 1), smooth, color=LINE, linewidth=1.4)
+        low, high = np.quantile(loss[np.isfinite(loss)], [0, 0.98]) if np.isfinite(loss).any() else (0, 1)
+        pad = 0.06 * (high - low) or 1.0
+        axes.set(xlabel="step", ylabel="nats", ylim=(low - pad, high + pad))
+        axes.set_title("training loss per step (not an ELBO)", fontsize=8, loc="left")
+        return png_bytes(figure)
+
+
+def new_figure(wide: float, high: float) -> Figure:
+    """An empty white figure, in inches, that needs no display."""
+    figure = Figure(figsize=(wide, high), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def add_axes(figure: Figure, x: float, y: float, width: float, height: float):
+    """Axes at a place given in inches."""
+    wide, high = figure.get_size_inches()
+    return figure.add_axes((x / wide, y / high, width / wide, height / high))
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """The figure as a PNG file; equal figures give equal bytes."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

@@ -1,0 +1,121 @@
+"""The files around the maps that make a folder a BIDS derivative: description, participants, ignore list, citation."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas
+
+from parcellation import __version__
+from parcellation.errors import BadData
+from parcellation.files import write_json, write_text
+from parcellation.maps import bids_label, shown_labels, write_table
+
+BIDS_VERSION = "1.10.1"
+
+# What this derivative holds beyond the standard.
+IGNORED = (
+    "*.html",
+    "CITATION.md",
+    "figures",
+    "logs",
+    "*.scene",
+    "*.spec",
+    "*.dscalar.nii",
+    "*_probseg.json",
+    "*.func.gii",
+    "*_boldmap.json",
+    "*_network.tsv",
+    "*_network.json",
+)
+
+COLUMNS = {
+    "participant_id": "Subject, as in the file names",
+    "source_subject": "Subject, as in the manifest",
+    "sessions": "Number of sessions with data",
+    "frames": "Frames kept, over all sessions",
+    "masked_vertices": "Vertices of the region without data in any session; they show the population's answer",
+    "mean_confidence": "Mean posterior probability of the labels shown, over vertices with data",
+    "amortization_gap": "Lower bound of the amortization gap, in nats; n/a where it was not measured",
+    "flags": "What to look at before this subject is used, separated by semicolons",
+}
+
+REFERENCES = (
+    "Rouillard L, Le Bris A, Moreau T, Wassermann D. PAVI: Plate-amortized variational inference. "
+    "Transactions on Machine Learning Research, 2023.",
+    "Kong R, et al. Spatial topography of individual-specific cortical networks predicts human cognition, personality, "
+    "and emotion. Cerebral Cortex 29:2533-2551, 2019.",
+    "Glasser MF, et al. The minimal preprocessing pipelines for the Human Connectome Project. NeuroImage 80:105-124, "
+    "2013.",
+)
+
+
+def participant(posterior, flags: Sequence[str] = (), amortization_gap: float | None = None) -> dict:
+    """The participants.tsv row of one `posterior.SubjectPosterior`; None is written as n/a."""
+    confidence = shown_labels(posterior.probability)[1][posterior.mask]
+    return {
+        "participant_id": f"sub-{bids_label(posterior.subject)}",
+        "source_subject": posterior.subject,
+        "sessions": len(posterior.sessions),
+        "frames": round(float(sum(posterior.frames))),
+        "masked_vertices": int(np.count_nonzero(~posterior.mask)),
+        "mean_confidence": round(float(confidence.mean()), 4) if len(confidence) else None,
+        "amortization_gap": amortization_gap,
+        "flags": "; ".join(flags) or None,
+    }
+
+
+def write_dataset(
+    out: Path,
+    name: str,
+    study_digest: str,
+    participants: Sequence[dict],
+    *,
+    sources: Sequence[str] = (),
+    code_url: str | None = None,
+    citation: str,
+) -> None:
+    """Write the files at the root of the derivative.
+
+    study_digest: hash of the resolved study; participants: rows of `participant`; sources: addresses or names of the
+    data sets that the maps come from; citation: see `methods_text`. Raises BadData when two subjects get one label.
+    """
+    table = pandas.DataFrame(list(participants), columns=list(COLUMNS))
+    doubled = table.loc[table.participant_id.duplicated(keep=False), "source_subject"].tolist()
+    if doubled:
+        raise BadData(f"{out}: expected subjects whose names differ in letters and digits, got {', '.join(doubled)}")
+    software = {"Name": "parcellation", "Version": __version__, "StudySHA256": study_digest}
+    description = {
+        "Name": name,
+        "BIDSVersion": BIDS_VERSION,
+        "DatasetType": "derivative",
+        "GeneratedBy": [software | ({"CodeURL": code_url} if code_url else {})],
+        "SourceDatasets": [{"URL": source} for source in sources],
+    }
+    write_json(out / "dataset_description.json", description)
+    write_text(out / ".bidsignore", "".join(f"{pattern}\n" for pattern in IGNORED))
+    write_table(out / "participants.tsv", table.sort_values("participant_id"))
+    write_json(out / "participants.json", {name: {"Description": text} for name, text in COLUMNS.items()})
+    write_text(out / "CITATION.md", citation)
+
+
+def methods_text(
+    *, region: str, vertices: int, space: str, targets: int, networks: int, trained_on: int, subjects: int, draws: int
+) -> str:
+    """The methods paragraph of a run, with references, as Markdown.
+
+    trained_on: subjects that the model was trained on; subjects: those that maps were made for.
+    """
+    references = "\n".join(f"{number}. {text}" for number, text in enumerate(REFERENCES, 1))
+    return (
+        "# How to describe and cite these maps\n\n"
+        f"The {region} ({vertices} vertices, {space}) was parcellated into {networks} functional networks from "
+        f"resting-state connectivity. Each vertex was described by the Fisher-z transformed correlations of its time "
+        f"series with {targets} cortical targets. A hierarchical Bayesian model with population, subject, session and "
+        f"vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] with "
+        f"parcellation {__version__}; its levels between and within subjects follow the multi-session hierarchical "
+        f"model of [2]. Maps of {subjects} subjects were then inferred without further training. Network "
+        f"probabilities are means over {draws} posterior draws, a vertex's label is its most probable network, and "
+        f"entropy is given in bits. For data of the Human Connectome Project, cite [3] as well.\n\n"
+        f"{references}\n"
+    )

@@ -1,0 +1,140 @@
+"""Where a study keeps things, what it is grounded on, and which study a new cohort really has."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from parcellation.config import Study, parse_study
+from parcellation.errors import BadData, InputMissing
+from parcellation.files import checksum, write_json
+from parcellation.labels import second_file
+from parcellation.store import (
+    Store,
+    targets_from_json,
+    targets_json,
+    vertices_from_json,
+    vertices_json,
+)
+from parcellation.surfaces import Targets, Vertices
+
+log = logging.getLogger(__name__)
+
+FROM_MODEL = ("region", "targets", "features")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the command line narrows a verb to: subjects and sessions (None: all), and how strict to be."""
+
+    participants: list[str] | None = None
+    sessions: list[str] | None = None
+    strict: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What a study stands on: the region, the targets, and the cortical vertices that exported maps carry."""
+
+    region: Vertices
+    targets: Targets
+    brain: Vertices
+
+    def to_json(self) -> dict:
+        """Plain values that `from_json` restores exactly."""
+        return {
+            "region": vertices_json(self.region),
+            "targets": targets_json(self.targets),
+            "brain": vertices_json(self.brain),
+        }
+
+    @classmethod
+    def from_json(cls, content: dict) -> "Ground":
+        """The inverse of `to_json`."""
+        region, brain = vertices_from_json(content["region"]), vertices_from_json(content["brain"])
+        return cls(region, targets_from_json(content["targets"]), brain)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of region and targets: fingerprints of equal digest can be compared."""
+        content = self.to_json()
+        return hashlib.sha256(json.dumps([content["region"], content["targets"]]).encode()).hexdigest()
+
+
+class Workspace:
+    """The folders of one study."""
+
+    def __init__(self, study: Study):
+        self.study, self.work, self.results = study, study.outputs.work, study.outputs.directory
+        self.manifest = self.work / "manifest.tsv"
+        self.ground_file = self.work / "ground.json"
+        self.excluded = self.work / "excluded"
+        self.posteriors = self.work / "posterior"
+        self.checkpoint = self.work / "model" / "checkpoint.safetensors"
+        self.model = study.model.file or self.work / "model"
+
+    def ground(self) -> Ground:
+        """The ground as prepared; raises InputMissing when nothing is prepared yet."""
+        if not self.ground_file.exists():
+            raise InputMissing(f"{self.ground_file}: nothing is prepared yet; run `parcellation prepare` first")
+        return Ground.from_json(json.loads(self.ground_file.read_text(encoding="utf-8"))["ground"])
+
+    def store(self, ground: Ground) -> Store:
+        """The fingerprints of this ground; another region or other targets have a folder of their own."""
+        return Store(self.work / "fingerprints" / ground.digest[:12])
+
+    def remember(self, ground: Ground, key: dict) -> None:
+        """Keep the ground, and what it was made from."""
+        write_json(self.ground_file, {"key": key, "ground": ground.to_json()})
+
+    def known_ground(self, key: dict) -> Ground | None:
+        """The ground kept from the same settings, so that every process of a study stands on the same one."""
+        if not self.ground_file.exists():
+            return None
+        content = json.loads(self.ground_file.read_text(encoding="utf-8"))
+        return Ground.from_json(content["ground"]) if content["key"] == key else None
+
+
+def ground_key(study: Study) -> dict:
+    """The settings that a ground depends on, with checksums of the files they name."""
+    content = study.resolved()
+    key = {name: content[name] for name in ("region", "targets")} | {"space": content["data"]["space"]}
+    for name in ("region", "targets"):
+        path = getattr(study, name).label_file
+        files = [] if path is None else [path, second_file(path)]
+        key[name] = key[name] | {"label_file": [checksum(one) for one in files if one is not None and one.exists()]}
+    return key
+
+
+def model_header(folder: Path) -> dict:
+    """What a model's JSON says; raises InputMissing and BadData. Needs no torch."""
+    path = Path(folder) / "model.json"
+    if not path.exists():
+        raise InputMissing(f"{folder}: no trained model there (model.json is missing); `parcellation train` makes one")
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        return header if header["details"]["study"] and header["details"]["ground"] else header
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadData(f"{path}: not a readable model: {type(error).__name__}: {error}") from error
+
+
+def resolve(study: Study, model: Path | None = None) -> Study:
+    """The study with region, targets, features and networks from the trained model that it applies, if any.
+
+    Raises BadData when the study itself says something else, naming the key, expected and got.
+    """
+    folder = model or study.model.file
+    if folder is None:
+        return study
+    header = model_header(folder)
+    trained, content = header["details"]["study"], study.resolved()
+    for section in FROM_MODEL:
+        for key in sorted(study.said(section)):
+            expected, got = trained[section][key], content[section][key]
+            if key != "label_file" and expected != got:
+                raise BadData(f"{section}.{key}: the model {folder} was trained with {expected!r}, the study says {got!r}")
+        content[section] = trained[section]
+    content["model"] = trained["model"] | {"file": str(Path(folder).resolve())}
+    return parse_study(content, Path("/study"))

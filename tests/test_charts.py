@@ -1,0 +1,44 @@
+"""Charts are drawn from any numbers that a run can give, and equal numbers give equal pictures."""
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from parcellation.charts import DPI, reliability_diagram, training_curve
+
+
+def pixels(png):
+    return imread(io.BytesIO(png), format="png")[..., :3]
+
+
+def blue(png):
+    picture = pixels(png)
+    return np.argwhere((picture[..., 2] > 0.6) & (picture[..., 0] < 0.1))
+
+
+def test_a_point_above_the_diagonal_is_drawn_above_it():
+    bins = [0.6, 0.9], np.array([10, 10])
+    under, over = (blue(reliability_diagram(bins[0], [0.6 + by, 0.9 + by], bins[1])) for by in (-0.05, 0.05))
+    assert over[:, 0].mean() < under[:, 0].mean() - 10
+
+
+def test_empty_bins_are_left_out():
+    bins = np.array([0.55, 0.75, 0.95])
+    full = reliability_diagram(bins[1:], bins[1:], np.array([5, 9]))
+    assert reliability_diagram(bins, np.array([np.nan, 0.75, 0.95]), np.array([0, 5, 9])) == full
+    assert len(reliability_diagram(bins, bins, np.zeros(3)))
+
+
+@pytest.mark.parametrize("loss", [[3.0], [1.0, 1.0, 1.0], [5.0, np.inf, 2.0], np.linspace(1e6, -1e6, 300)])
+def test_any_training_can_be_drawn(loss):
+    png = training_curve(loss)
+    assert pixels(png).shape == (round(2.6 * DPI), round(5.2 * DPI), 3)
+    assert png == training_curve(loss)
+
+
+def test_a_falling_loss_falls():
+    line = blue(training_curve(np.linspace(10, 0, 200)))
+    left, right = (line[line[:, 1] < 300, 0].mean(), line[line[:, 1] > 600, 0].mean())
+    assert left < right - 50
