@@ -145,8 +145,6 @@ class Inference:
     def flags(self, answer: SubjectPosterior) -> list[str]:
         """What to look at before a subject is used."""
         flags = []
-        if answer.subject in set(self.model.details["subjects"]):
-            flags.append("in training")
         if len(answer.sessions) < self.cohort.most_sessions:
             flags.append("fewer sessions than others")
         if not answer.mask.all():
