@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ WARM_UP = 20  # steps
 BETA = 0.95  # large gradients of the first steps must be forgotten within an epoch or two
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where batches come from: the members of a template's outermost plate, by position."""
 
