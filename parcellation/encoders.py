@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from zuko.nn import MLP
 
+from parcellation.errors import UsageError
 from parcellation.plates import Batch, Observed, Site, Template, Values
 
 SMALL = 1e-6
@@ -84,7 +85,7 @@ class DeepSet(nn.Module):
             count = weight.sum(d, keepdim=True)
             channels = (weight[..., None, None] * channels).sum(d, keepdim=True) / count.clamp_min(1)[..., None, None]
             full = batch.cards[plate] / batch.seen.mask.shape[d]
-            log_count = (full * count.clamp_min(1)).log()
+            log_count = (full * count.clamp_min(SMALL)).log()
             weight = (count > 0).to(weight)
         estimate = channels[..., 0] + self.combine[site.name](channels[..., 1:])[..., 0]
         log_precision = (log_count + self.precision[site.name])[..., None].expand(*weight.shape, 1)
@@ -283,3 +284,10 @@ def _pool(observed, assignment, mu, between, session, noise) -> Summaries:
 
 
 ENCODERS = {"deep_set": DeepSet, "network_pooling": NetworkPooling}
+
+
+def encoder_class(name: str) -> type[DeepSet] | type[NetworkPooling]:
+    """An encoder by its name; raises UsageError with the names there are."""
+    if name not in ENCODERS:
+        raise UsageError(f"encoder: expected one of {', '.join(ENCODERS)}, got {name!r}")
+    return ENCODERS[name]

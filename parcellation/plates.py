@@ -95,12 +95,13 @@ class Template(ABC):
     """A hierarchical model: its plates, its sites in an order in which every parent comes first, and its likelihood.
 
     `reducible` names the plates that a mini-batch may subsample; `likelihood_only` those of them that encoders must
-    still see whole.
+    still see whole; `encoder` the encoder made for it.
     """
 
     plates: ClassVar[tuple[str, ...]]
     reducible: ClassVar[frozenset[str]]
     likelihood_only: ClassVar[frozenset[str]] = frozenset()
+    encoder: ClassVar[str] = "deep_set"
     sites: tuple[Site, ...]
 
     @abstractmethod
