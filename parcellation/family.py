@@ -1,6 +1,6 @@
-"""The variational family: q(theta | x) = product over sites of a shared conditional flow, one encoding per ground variable.
+"""The variational family: q(theta | x) = product over sites of a shared conditional flow, one encoding per variable.
 
-A site's encodings are either *free* (PAVI-F: one row of parameters per ground variable) or *encoded* (PAVI-E: a function
+A site's encodings are either *free* (PAVI-F: a row of parameters per ground variable) or *encoded* (PAVI-E: a function
 of the data). The hybrid frees the population's sites, so that the objective stays an evidence lower bound, and encodes
 those of subjects and sessions, so that a new subject needs no training.
 """

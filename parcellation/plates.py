@@ -134,7 +134,7 @@ class Template(ABC):
         return tuple(size if plate in site.plates else 1 for plate, size in sizes) + site.event
 
     def present(self, site: Site, batch: Batch) -> Bool[Tensor, "*plates"]:
-        """Whether a scored ground variable has any observation below it in the full data: without one it weighs nothing.
+        """Whether a scored ground variable has any observation below it in the full data: else it weighs nothing.
 
         What else is in the batch does not matter. Sites outside the outermost plate always count.
         """

@@ -207,7 +207,7 @@ def _restore(path: Path, key: str, family: Family, optimisers) -> list[float]:
     try:
         with safe_open(path, "pt") as file:
             found = (file.metadata() or {}).get("key")
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if found == key else {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()} if found == key else {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise BadData(f"{path}: not a readable checkpoint ({error}); remove it to start again") from error
     if found != key:
@@ -243,7 +243,7 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
 def anchor(source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int) -> Tensor:
     """Reference fingerprints, shape (K, D): k-means (20 starts) on the group-average fingerprints of the vertices.
 
-    Networks are ordered by their centres' first coordinate that differs, so that the order does not depend on the starts.
+    Networks are ordered by their centres' first coordinate that differs, so that order does not depend on the starts.
     """
     total, weight = 0.0, 0.0
     count = source.cards[template_plates[0]]

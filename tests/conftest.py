@@ -9,7 +9,7 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-# Before any of them is imported. The data side says its shapes in docstrings: numpy arrays from files are checked there.
+# Before any of them is imported. The data side says its shapes in docstrings, and checks what it reads from files.
 MODEL_SIDE = ("plates", "templates", "encoders", "flows", "family", "elbo", "training", "model_file", "posterior")
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 

@@ -195,9 +195,7 @@ def test_population_is_read_off_the_data():
     # Two passes from the reference are not converged: near enough for the flows' correction to start from.
     assert torch.allclose(encodings["log_epsilon"].estimate, torch.tensor(-1.0).double(), atol=0.3)
     assert torch.allclose(encodings["log_sigma"].estimate, torch.tensor(-2.0).double(), atol=0.3)
-    off = [
-        (m - drawn.values["mu"]).square().mean().sqrt() for m in (encodings["mu"].estimate, drawn.template.reference)
-    ]
+    off = [(m - drawn.values["mu"]).norm() for m in (encodings["mu"].estimate, drawn.template.reference)]
     assert off[0] < 0.15 * off[1]
 
 

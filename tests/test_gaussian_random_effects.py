@@ -10,7 +10,7 @@ from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 
 
 def dense(template, observed):
-    """Mean and covariance of (population, groups, present samples) jointly, one dimension at a time, then conditioned."""
+    """Means and sds of population and groups given the samples, and the evidence, from the joint covariance."""
     groups, mask = len(observed.x), observed.mask.numpy()
     rows, cols = np.nonzero(mask)
     n = len(rows)

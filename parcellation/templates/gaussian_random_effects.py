@@ -87,7 +87,7 @@ class GaussianRandomEffects(Template):
         return log_within + log_average + log_population
 
     def _averages(self, observed: Observed) -> tuple[Tensor, Tensor]:
-        """Average of each group's samples and the variance of that average, shapes (G, 1, D); 0 and infinite for none."""
+        """Average of each group's samples and the variance of that average, (G, 1, D); 0 and infinite for none."""
         n = observed.mask.sum(1, keepdim=True)[..., None].to(observed.x.dtype)
         average = (observed.mask[..., None] * observed.x).sum(1, keepdim=True) / n.clamp_min(1)
         return average, (self.sd_sample**2 / n).expand_as(average)
