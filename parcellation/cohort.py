@@ -268,6 +268,11 @@ class Cohort:
         """Names of a subject's sessions, in natural order."""
         return list(self._sessions[subject])
 
+    def reference_frames(self) -> float:
+        """Kept frames of a session of reference length: the median over the cohort's sessions."""
+        units = [(subject, session) for subject in self.subjects for session in self._sessions[subject]]
+        return float(np.median([self.store.header(*unit)["frames"] for unit in units]))
+
     def read(self, index: Sequence[int]) -> Batch:
         """Data of the subjects at these positions, in this order; memory is the batch and one unit.
 

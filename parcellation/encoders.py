@@ -168,18 +168,23 @@ class NetworkPooling(nn.Module):
         noise = centre["log_kappa"].exp()[..., 0].expand(S, T)
         session = mu.expand(S, T, -1, -1), between[0].new_zeros(S, T, mu.shape[-2])
         for _ in range(self.passes):
-            assignment = self._assign(observed, log_map, session, noise)
+            assignment = self.assign(observed, log_map, session, noise)
             summaries = _pool(observed, assignment, mu[:, 0], between, session, noise)
             session, noise = summaries.session, summaries.noise
         return summaries
 
-    def _assign(self, observed: Observed, log_map: Tensor, session: tuple, noise: Tensor) -> Tensor:
-        """Posterior label probabilities given profiles (their variance included) and noise, shape (S, 1, V, K)."""
+    def assign(
+        self, observed: Observed, log_map: Tensor, session: tuple, noise: Tensor, power: Tensor | float = 1.0
+    ) -> Tensor:
+        """Posterior label probabilities given profiles (their variance included) and noise, shape (S, 1, V, K).
+
+        power tempers the evidence, a number or (S, 1, V, 1).
+        """
         profiles, variance = session
         square = observed.squares[..., None] - 2 * (profiles @ observed.x.mT).mT + profiles.square().sum(-1)[:, :, None]
         expected = square + self.template.features * variance[:, :, None]
         evidence = torch.where(observed.mask[..., None], -0.5 * expected / noise[..., None, None] ** 2, 0.0)
-        return (log_map + evidence.sum(1, keepdim=True)).softmax(-1)
+        return (log_map + power * evidence.sum(1, keepdim=True)).softmax(-1)
 
     def subject_encodings(self, s: Summaries) -> dict[str, Encoding]:
         """Encodings of the sites of subjects and sessions."""
@@ -223,9 +228,6 @@ class NetworkPooling(nn.Module):
         mu = sums["profile"] / S
         between = (sums["square"] / S - mu.square().mean(-1)).clamp_min(SMALL)
         within = (sums["between_sessions"] / sums["sessions"].clamp_min(1)).clamp_min(SMALL)
-        labels = (sums["labels"] + 0.5) / (S + 0.5 * K)
-        basis = self.template.basis.to(labels)
-        spread = labels @ basis.square().mT - (labels @ basis.mT).square()
         log = {
             n: torch.as_tensor(float(n), device=mu.device, dtype=mu.dtype).log() for n in (subjects, 2 * D * subjects)
         }
@@ -235,8 +237,15 @@ class NetworkPooling(nn.Module):
             "log_epsilon": _encoding(0.5 * between.log(), log[2 * D * subjects].expand(K)),
             "log_sigma": _encoding(0.5 * within.log(), (2 * D * sessions).log().expand(K)),
             "mu": _encoding(mu, (log[subjects] - between.log())[:, None]),
-            "logits_group": _encoding(labels.log() @ basis.mT, log[subjects] + spread.clamp_min(SMALL).log(), 2),
+            "logits_group": self.map_encoding(sums["labels"], S, subjects),
         }
+
+    def map_encoding(self, labels: Tensor, counted: Tensor, subjects: int) -> Encoding:
+        """Encoding of the population map from label probabilities (V, K) summed over the subjects counted."""
+        labels = (labels + 0.5) / (counted + 0.5 * self.template.networks)
+        basis = self.template.basis.to(labels)
+        spread = labels @ basis.square().mT - (labels @ basis.mT).square()
+        return _encoding(labels.log() @ basis.mT, (subjects * spread.clamp_min(SMALL)).log(), 2)
 
 
 def _encoding(estimate: Tensor, log_precision: Tensor, ones: int = 3) -> Encoding:

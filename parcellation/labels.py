@@ -158,6 +158,11 @@ def _read_pair(path: Path, mesh: Mesh, needed: Sequence[int]) -> Labels:
     return Labels(str(origin), (keys[0], keys[1]), (names[0], names[1]))
 
 
+def label_files(path: Path) -> list[Path]:
+    """The files that a label file named in a study stands for: itself, and the other hemisphere's beside it."""
+    return [path, *_other(path, ())]
+
+
 def _other(path: Path, needed: Sequence[int]) -> list[Path]:
     """The other hemisphere's file, in a list that is empty when there is none and none is needed."""
     own = side(path.name)

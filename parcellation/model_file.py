@@ -6,7 +6,7 @@ that is needed to check a new cohort against the model: mesh, vertices, targets,
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,23 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class LabelPower:
+    """How much of its evidence about a label a vertex is believed.
+
+    single: the power for one session; persistence: share of a vertex's deviation from its network that lasts over a
+    subject's sessions, so that T sessions say less than T times as much. checked: whether they were chosen on data.
+    """
+
+    single: float = 1.0
+    persistence: float = 0.0
+    checked: bool = False
+
+    def at(self, sessions):
+        """The power for this number of sessions with data (a number, array or tensor, elementwise)."""
+        return self.single / (1 + self.persistence * (sessions - 1) * (sessions > 1))
+
+
+@dataclass(frozen=True)
 class TrainedModel:
     """A trained family, and what it was trained on.
 
@@ -37,6 +54,7 @@ class TrainedModel:
     details: dict
     arrays: dict[str, np.ndarray]
     digest: str = ""
+    label_power: LabelPower = LabelPower()
 
     def blank(self) -> Observed:
         """An observation of nothing, with one member of the outermost plate: what population sites are shaped by."""
@@ -80,6 +98,7 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
         "template": family.template.__class__.__module__.rsplit(".", 1)[-1],
         "hyperparameters": plain,
         "family": family.settings,
+        "label_power": asdict(model.label_power),
         "identity": model.identity,
         "details": model.details,
     }
@@ -108,9 +127,10 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel
         family = _family(header, arrays)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadData(f"{folder}: not a readable model: {type(error).__name__}: {error}") from error
-    digest = hashlib.sha256(f"{header['numbers']}{header['family']}".encode()).hexdigest()
+    power = LabelPower(**header["label_power"])
+    digest = hashlib.sha256(f"{header['numbers']}{header['family']}{power}".encode()).hexdigest()
     features = {n.removeprefix("features."): v for n, v in arrays.items() if n.startswith("features.")}
-    return TrainedModel(family.to(device), header["identity"], header["details"], features, digest)
+    return TrainedModel(family.to(device), header["identity"], header["details"], features, digest, power)
 
 
 def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:

@@ -81,9 +81,14 @@ class FunctionalParcellation(Template):
         contrasts = values["logits_group"]
         return (contrasts @ self.basis.to(contrasts)).log_softmax(-1)
 
-    def log_joint(self, values: Values, observed: Observed) -> Tensor:
-        """log p(z = k, x | all other sites) up to nothing: shape (*draws, S, 1, V, K); masked observations count 0."""
-        return self.log_map(values) + self.log_emission(values["mu_session"], values["log_kappa_session"], observed)
+    def log_joint(self, values: Values, observed: Observed, power: Tensor | float = 1.0) -> Tensor:
+        """log p(z = k, x | all other sites): shape (*draws, S, 1, V, K); masked observations count 0.
+
+        power <= 1, a number or (S, 1, V), tempers what the data say about a label *inside* the sum over labels, for
+        observations whose features are not as independent as the model takes them to be (see `label_power`).
+        """
+        evidence = self.log_emission(values["mu_session"], values["log_kappa_session"], observed)
+        return self.log_map(values) + (evidence * power[..., None] if torch.is_tensor(power) else evidence * power)
 
     def log_emission(self, profiles: Tensor, log_kappa: Tensor, observed: Observed) -> Tensor:
         """log p(x | z = k, profiles, noise), summed over sessions: shape (*draws, S, 1, V, K).

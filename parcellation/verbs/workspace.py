@@ -3,13 +3,14 @@
 import hashlib
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from parcellation.config import Study, parse_study
-from parcellation.errors import BadData, InputMissing
+from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.files import checksum, write_json
-from parcellation.labels import second_file
+from parcellation.labels import label_files
 from parcellation.store import (
     Store,
     targets_from_json,
@@ -103,9 +104,27 @@ def ground_key(study: Study) -> dict:
     key = {name: content[name] for name in ("region", "targets")} | {"space": content["data"]["space"]}
     for name in ("region", "targets"):
         path = getattr(study, name).label_file
-        files = [] if path is None else [path, second_file(path)]
-        key[name] = key[name] | {"label_file": [checksum(one) for one in files if one is not None and one.exists()]}
+        files = label_files(path) if path is not None and path.exists() else []
+        key[name] = key[name] | {"label_file": [checksum(one) for one in files]}
     return key
+
+
+def training_subjects(study: Study, there: Sequence[str], groups: Mapping[str, str]) -> list[str]:
+    """Who takes part in training, of the subjects that are there: those named, those of the group, or all.
+
+    Raises NothingSelected when nobody is left, naming what was asked for.
+    """
+    chosen = list(there)
+    if study.training.subjects is not None:
+        named = [name.removeprefix("sub-") for name in study.training.subjects]
+        if missing := sorted(set(named) - set(there)):
+            raise NothingSelected(f"training.subjects: no fingerprints of {', '.join(missing[:5])}")
+        chosen = [name for name in there if name in set(named)]
+    if study.training.group is not None:
+        chosen = [name for name in chosen if groups.get(name) == study.training.group]
+    if not chosen:
+        raise NothingSelected(f"training: nobody is of group {study.training.group!r} among {len(there)} subjects")
+    return chosen
 
 
 def model_header(folder: Path) -> dict:

@@ -1,0 +1,131 @@
+"""The console command: parses, sets up logging, and calls one verb; imports a verb's rooms only when it runs."""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from parcellation import __version__
+from parcellation.errors import FileFailure, ParcellationError, UsageError
+
+VERBS = {
+    "index": "list the runs of a study's data and what is missing, before anything is computed",
+    "prepare": "compute the fingerprints of every session",
+    "train": "train the model",
+    "infer": "label maps and uncertainty of every subject, without training",
+    "report": "write report.html",
+    "simulate": "write a cohort with known truth",
+    "demo": "the whole way on one real subject and a cohort simulated from it",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        _start_logging(options.verbose)
+        print(_run(options))
+        return 0
+    except ParcellationError as error:
+        print(f"parcellation: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of a pipe went away; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FileFailure.exit_code
+    except OSError as error:
+        print(f"parcellation: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
+        return FileFailure.exit_code
+    except KeyboardInterrupt:
+        print("parcellation: interrupted; what was finished is kept, the same command continues", file=sys.stderr)
+        return 75
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse ends with code 2; ours is 64."""
+
+    def error(self, message: str):
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="parcellation", description="Individual functional parcellation with calibrated uncertainty.")
+    parser.add_argument("--version", action="version", version=f"parcellation {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
+    for name, text in VERBS.items():
+        verb = verbs.add_parser(name, help=text, description=text)
+        _ARGUMENTS.get(name, _study_argument)(verb)
+        _common_arguments(verb)
+    return parser
+
+
+def _common_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--participant-label", nargs="+", metavar="SUBJECT", help="only these subjects")
+    verb.add_argument("--session-label", nargs="+", metavar="SESSION", help="only these sessions")
+    verb.add_argument("-w", "--work-dir", type=Path, help="in place of the study's outputs.work")
+    verb.add_argument("-v", "--verbose", action="count", default=0, help="say more")
+    verb.add_argument("--dry-run", action="store_true", help="say what would be done")
+    verb.add_argument("--strict", action="store_true", help="end with an error when any run is unusable")
+
+
+def _study_argument(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", type=Path, metavar="STUDY", help="the study file")
+    verb.add_argument("--model", type=Path, help="a trained model to apply, in place of the study's")
+
+
+def _index_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", type=Path, nargs="?", metavar="STUDY", help="the study file")
+    verb.add_argument("--manifest", type=Path, metavar="FILE", help="check this manifest by itself")
+
+
+def _simulate_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("config", type=Path, metavar="CONFIG", help="settings of the simulation")
+    verb.add_argument("out", type=Path, metavar="OUT", help="the folder to write the cohort to")
+    verb.add_argument("--fingerprints", action="store_true", help="draw fingerprints from the model, into a store")
+
+
+def _demo_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("out", type=Path, nargs="?", default=Path("build/demo"), metavar="OUT", help="default: build/demo")
+
+
+_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "index": _index_arguments,
+    "simulate": _simulate_arguments,
+    "demo": _demo_arguments,
+}
+
+
+def _start_logging(verbose: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
+
+
+def _run(options: argparse.Namespace) -> str:
+    from parcellation.verbs.workspace import Selection
+
+    selection = Selection(options.participant_label, options.session_label, options.strict, options.dry_run)
+    # The function of a verb has its name.
+    verb = importlib.import_module(f"parcellation.verbs.{options.verb}")
+    if options.verb == "simulate":
+        return verb.simulate(options.config, options.out, selection, options.fingerprints)
+    if options.verb == "demo":
+        return verb.demo(options.out, selection)
+    if options.verb == "index" and options.manifest is not None:
+        return verb.check_manifest(options.manifest, options.strict)
+    if options.study is None:
+        raise UsageError("index: expected a study file, or --manifest FILE")
+    return getattr(verb, options.verb)(_study(options), selection)
+
+
+def _study(options: argparse.Namespace):
+    from parcellation.config import load_study
+    from parcellation.verbs.workspace import resolve
+
+    study = load_study(options.study)
+    if options.work_dir is not None:
+        outputs = study.outputs.model_copy(update={"work": options.work_dir.resolve()})
+        study = study.model_copy(update={"outputs": outputs})
+    return resolve(study, getattr(options, "model", None))

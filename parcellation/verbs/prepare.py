@@ -1,0 +1,221 @@
+"""`prepare`: fingerprints of every session into the store; finished ones are skipped, a faulty run is left out and said.
+
+Never loads torch, so that a thousand small jobs start fast.
+"""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from tqdm import tqdm
+
+from parcellation.cleaning import cleaner, read_censor
+from parcellation.config import Features, Study
+from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
+from parcellation.errors import BadData, InputMissing
+from parcellation.files import checksum, writable_folder, write_text
+from parcellation.manifest import bold_paths
+from parcellation.meshes import geometry
+from parcellation.store import Store, Unit, input_key
+from parcellation.surfaces import Vertices, region_vertices, smoothing, target_set
+from parcellation.timeseries import Bold, open_bold
+from parcellation.verbs.index import manifest_of
+from parcellation.verbs.workspace import Ground, Selection, Workspace, ground_key, model_header
+
+log = logging.getLogger(__name__)
+
+
+def prepare(study: Study, selection: Selection) -> str:
+    """Prepare the selected subjects and sessions; returns the lines to print.
+
+    Raises BadData when no session is usable, or, if strict, when any run is not.
+    """
+    workspace = Workspace(study)
+    frame = manifest_of(study, workspace, selection)
+    units = [(key, rows) for key, rows in frame.groupby(["subject", "session"], sort=False)]
+    if selection.dry_run:
+        return "\n".join(f"would prepare subject {s}, session {t}: {len(rows)} runs" for (s, t), rows in units)
+    writable_folder(workspace.work)
+    ground = find_ground(study, workspace, frame)
+    store = workspace.store(ground)
+    maker = _Maker(study, ground, store)
+    excluded: list[str] = []
+    for (subject, session), rows in tqdm(units, desc="prepare", unit="session", disable=None):
+        reasons = maker.make(subject, session, rows)
+        _note(workspace, subject, session, reasons)
+        excluded += reasons
+    store.write_index()
+    return _outcome(study, store, units, excluded, selection.strict)
+
+
+def _outcome(study: Study, store: Store, units: list, excluded: list[str], strict: bool) -> str:
+    there = set(store.units())
+    usable = [key for key, _ in units if key in there]
+    lines = [f"{len(usable)} of {len(units)} sessions prepared in {store.folder}"]
+    if excluded:
+        lines += [f"{len(excluded)} runs left out:", *(f"  {reason}" for reason in excluded)]
+    if not usable or (strict and excluded):
+        raise BadData("\n".join(lines))
+    return "\n".join(lines)
+
+
+def _note(workspace: Workspace, subject: str, session: str, reasons: list[str]) -> None:
+    """Keep what was left out of a session, for later verbs and the report; a file a session, so that jobs never meet."""
+    path = workspace.excluded / f"sub-{subject}_ses-{session}.txt"
+    if reasons:
+        write_text(path, "\n".join(reasons) + "\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def find_ground(study: Study, workspace: Workspace, frame: pd.DataFrame) -> Ground:
+    """Region, targets and exported vertices: the model's, those found before, or found now from the first usable run.
+
+    Raises BadData when no run can be opened.
+    """
+    if study.model.file is not None:
+        key = {"model": model_header(study.model.file)["numbers"]}
+        ground = Ground.from_json(model_header(study.model.file)["details"]["ground"])
+        brain = _with_region(_first_run(study, frame).vertices, ground.region)
+        ground = Ground(ground.region, ground.targets, brain)
+    else:
+        key = ground_key(study)
+        if (known := workspace.known_ground(key)) is not None:
+            return known
+        bold = _first_run(study, frame)
+        region = region_vertices(study, bold.vertices.mesh)
+        targets = target_set(study, bold.vertices.mesh, bold.vertices)
+        ground = Ground(region, targets, _with_region(bold.vertices, region))
+    workspace.remember(ground, key)
+    return ground
+
+
+def _first_run(study: Study, frame: pd.DataFrame) -> Bold:
+    reasons = []
+    for row in frame.to_dict("records"):
+        try:
+            return _open(study, row)
+        except (BadData, InputMissing) as error:
+            reasons.append(str(error))
+    raise BadData("no run can be opened:\n" + "\n".join(f"  {reason}" for reason in reasons))
+
+
+def _with_region(brain: Vertices, region: Vertices) -> Vertices:
+    """The vertices of a file and those of the region that it lacks, left hemisphere first: maps have no holes."""
+    if brain.mesh != region.mesh:
+        return region
+    lacking = region[region.within(brain) < 0]
+    sides = []
+    for hemisphere in (0, 1):
+        numbers = [part.number[part.hemisphere == hemisphere].tolist() for part in (brain, lacking)]
+        sides.append(sorted(numbers[0] + numbers[1]))
+    return Vertices.of(brain.mesh, *sides)
+
+
+def _open(study: Study, row: dict[str, str]) -> Bold:
+    return open_bold(bold_paths(row), study.data.space, float(row["tr"]) if row["tr"] else None)
+
+
+class _Maker:
+    """Makes units of one study."""
+
+    def __init__(self, study: Study, ground: Ground, store: Store):
+        self.study, self.ground, self.store = study, ground, store
+        self._smoothing: dict[str, object] = {}
+        self.settings = study.resolved()["data"] | {"connectivity": study.features.connectivity}
+        for name in ("root", "manifest", "layout", "group"):
+            self.settings.pop(name)
+
+    def make(self, subject: str, session: str, rows: pd.DataFrame) -> list[str]:
+        """Make one unit unless it is there; returns why runs were left out."""
+        runs = rows.to_dict("records")
+        try:
+            key = input_key(list(_files(runs)), self.settings | {"ground": self.ground.digest})
+        except InputMissing:
+            key = {"incomplete": [str(path) for path in _files(runs)]}
+        if self.store.is_current(subject, session, key):
+            return _kept_reasons(self.store.header(subject, session))
+        with self.store.claim(subject, session) as mine:
+            if not mine:
+                log.warning("subject %s, session %s: another process is at it", subject, session)
+                return []
+            return self._make(subject, session, runs, key)
+
+    def _make(self, subject: str, session: str, runs: list[dict], key: dict) -> list[str]:
+        made, reasons, missing, bolds, cleaning = [], [], [], [], {}
+        for row in runs:
+            try:
+                bold, one, how = self._run(row)
+            except (BadData, InputMissing) as error:
+                reasons.append(f"subject {subject}, session {session}, run {row['run']}: {error}")
+                missing.append(isinstance(error, InputMissing))
+                log.warning("left out: %s", reasons[-1])
+                continue
+            made.append(one)
+            bolds.append(bold)
+            cleaning[row["run"]] = how
+        if made:
+            used = {path.name: checksum(path) for bold in bolds for path in bold.paths}
+            self.store.write(self._unit(subject, session, made, bolds[0], key, cleaning | {"left_out": reasons}, used))
+        elif not any(missing):
+            # The files were read and found bad: what an earlier state of them gave is not this session's any more.
+            self.store.path(subject, session).unlink(missing_ok=True)
+        return reasons
+
+    def _unit(self, subject, session, made: list[Fingerprint], bold: Bold, key, cleaning, sources) -> Unit:
+        whole = average_runs(made)
+        features: Features = self.study.features
+        if features.connectivity == "binarized":
+            whole = binarized(whole)
+        return Unit(
+            subject,
+            session,
+            whole.values,
+            whole.mask,
+            self.ground.region,
+            self.ground.targets,
+            whole.frames_kept,
+            features,
+            whole.target_mask,
+            bold.repetition_time,
+            cleaning,
+            key,
+            sources,
+        )
+
+    def _run(self, row: dict[str, str]) -> tuple[Bold, Fingerprint, dict]:
+        settings = self.study.data
+        bold = _open(self.study, row)
+        cleaning = cleaner(settings, bold, Path(row["confounds"]) if row["confounds"] else None)
+        kept = read_censor(Path(row["censor"]), bold.frames) if row["censor"] else None
+        one = fingerprints(
+            bold,
+            self.ground.region,
+            self.ground.targets,
+            cleaning,
+            kept,
+            smoothing=self._smoother(bold),
+            minimum_frames=settings.minimum_frames,
+        )
+        return bold, one, cleaning.to_json() | {"frames": bold.frames, "frames_kept": one.frames_kept}
+
+    def _smoother(self, bold: Bold):
+        fwhm = self.study.data.smoothing_fwhm
+        if fwhm is None:
+            return None
+        key = bold.vertices.digest()
+        if key not in self._smoothing:
+            surfaces = geometry(self.study, bold.vertices.mesh)
+            self._smoothing = {key: smoothing(surfaces, bold.vertices, fwhm)}
+        return self._smoothing[key]
+
+
+def _files(runs: list[dict[str, str]]) -> Iterator[Path]:
+    for row in runs:
+        yield from bold_paths(row)
+        yield from (Path(row[name]) for name in ("confounds", "censor") if row[name])
+
+
+def _kept_reasons(header: dict) -> list[str]:
+    return list(header["cleaning"].get("left_out", []))

@@ -1,0 +1,104 @@
+"""`report`: one self-contained HTML page of a finished result."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from parcellation.config import Study
+from parcellation.derivative import participant
+from parcellation.errors import InputMissing
+from parcellation.manifest import natural
+from parcellation.meshes import find_geometry
+from parcellation.rendering import curvature
+from parcellation.report import ReportContent, write_report
+from parcellation.verbs.checks import Recovery, recovery, retest, truth_folder
+from parcellation.verbs.infer import Inference, software_versions
+from parcellation.verbs.workspace import Selection
+
+
+def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> str:
+    """Write report.html; returns the lines to print. Raises InputMissing when nobody is inferred yet."""
+    run = Inference.of(study)
+    path = study.outputs.directory / "report.html"
+    if selection.dry_run:
+        return f"would write {path}"
+    subjects = sorted(run.known(), key=lambda answer: natural(answer.subject))
+    if not subjects:
+        raise InputMissing(f"{run.workspace.posteriors}: nobody is inferred yet; run `parcellation infer` first")
+    folder = truth_folder(study)
+    found = recovery(run, folder) if folder is not None else None
+    write_report(path, _content(run, subjects, found, notes))
+    return f"written: {path}"
+
+
+def _content(run: Inference, subjects: list, found: Recovery | None, notes: tuple[str, ...]) -> ReportContent:
+    agreement = retest(run)
+    return ReportContent(
+        title=f"Functional parcellation: {run.study.name}",
+        summary=_summary(run, len(subjects)),
+        networks=run.networks,
+        frame=run.export().frame,
+        targets=run.ground.targets,
+        population=run.population(),
+        subjects=subjects,
+        participants=[participant(one, run.flags(one)) for one in subjects],
+        **_surfaces(run),
+        recovery=found and found.scores,
+        reliability=found and found.reliability,
+        retest=agreement and agreement.rows(),
+        training_loss=_losses(run.workspace.model / "training_loss.tsv"),
+        settings=run.study.resolved(),
+        versions=software_versions(),
+        citation=run.methods(len(subjects)),
+        warnings=_warnings(run),
+        notes=[*_notes(run, found), *notes],
+    )
+
+
+def _summary(run: Inference, subjects: int) -> list[str]:
+    trained, details = run.model.details["study"], run.model.details
+    region = trained["region"]
+    return [
+        f"{region['name'].capitalize()} ({region['hemisphere']} hemisphere, {len(run.ground.region)} vertices of "
+        f"{run.ground.region.mesh.name}) was parcelled into {trained['model']['networks']} networks by its connectivity "
+        f"with {len(run.ground.targets.names)} targets, in {subjects} subjects.",
+        f"The model was trained on {len(details['subjects'])} subjects ({details['sessions']} sessions); the maps "
+        f"below were inferred with it without further training.",
+    ]
+
+
+def _surfaces(run: Inference) -> dict:
+    mesh = run.ground.region.mesh
+    inflated = find_geometry(run.study, mesh, "inflated")
+    folded = find_geometry(run.study, mesh, "midthickness")
+    relief = None if folded is None else [curvature(*surface) for surface in folded]
+    return {"geometry": inflated or folded, "relief": relief}
+
+
+def _losses(path: Path) -> np.ndarray | None:
+    return np.loadtxt(path, skiprows=1, usecols=1, ndmin=1) if path.exists() else None
+
+
+def _warnings(run: Inference) -> list[str]:
+    files = sorted(run.workspace.excluded.glob("*.txt")) if run.workspace.excluded.exists() else []
+    reasons = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return [f"Left out: {reason}" for reason in reasons]
+
+
+def _notes(run: Inference, found: Recovery | None) -> list[str]:
+    power = run.model.label_power
+    notes = []
+    if power.checked:
+        notes.append(
+            f"A vertex's evidence about its label is raised to the power {power.at(1):.3g} (one session), "
+            f"{power.at(2):.3g} (two), chosen by predictive gain between halves of the training subjects' sessions."
+        )
+    else:
+        notes.append("The label power is 1 and unchecked: no training subjects had two sessions to compare.")
+    if found is not None:
+        notes.append(f"Recovery is scored on {found.subjects} subjects that the model was not trained on.")
+    if settings := truth_folder(run.study):
+        source = json.loads((settings / "truth" / "settings.json").read_text(encoding="utf-8")).get("source")
+        notes.append(f"This cohort is simulated ({source}): it demonstrates the method and finds nothing about people.")
+    return notes

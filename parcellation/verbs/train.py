@@ -1,0 +1,172 @@
+"""`train`: one model from the prepared fingerprints of the training subjects; resumes where it was interrupted."""
+
+import hashlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from parcellation.cohort import Cohort, fit_features, open_cohort
+from parcellation.config import Study
+from parcellation.errors import BadData, InputMissing
+from parcellation.family import Family
+from parcellation.files import writable_folder, write_text
+from parcellation.label_power import choose_label_power, refit_map
+from parcellation.model_file import TrainedModel, load_model, save_model
+from parcellation.plates import template_class
+from parcellation.training import CohortSource, Plan, anchor, fit, settle_population, warm_start
+from parcellation.verbs.index import manifest_of
+from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
+
+log = logging.getLogger(__name__)
+
+CHUNK = 8  # subjects in memory at a time outside training steps
+
+
+def train(study: Study, selection: Selection, device: str | None = None) -> str:
+    """Train the study's model; returns the lines to print. A finished model of the same inputs is left as it is."""
+    workspace = Workspace(study)
+    ground = workspace.ground()
+    store = workspace.store(ground)
+    groups = _groups(study, workspace) if study.training.group is not None else {}
+    there = list(dict.fromkeys(subject for subject, _ in store.units()))
+    subjects = training_subjects(study, there, groups)
+    key = _key(study, ground.digest, store, subjects)
+    if _is_finished(workspace.model, key):
+        return f"the model in {workspace.model} is trained on these inputs already"
+    if selection.dry_run:
+        return f"would train on {len(subjects)} subjects for {study.training.steps} steps"
+    writable_folder(workspace.model)
+    device = torch.device(device or _device(study))
+    torch.set_num_threads(study.training.threads or os.cpu_count() or 1)
+    log.info("training on %d subjects, device %s, %d threads", len(subjects), device, torch.get_num_threads())
+    cohort = open_cohort(store, fit_features(store, subjects, study.features), subjects)
+    family, source = _family(study, cohort, device)
+    losses = _fit(study, family, source, workspace, key)
+    settle_population(family, source, CHUNK)
+    details = {
+        "key": key,
+        "study": study.resolved(),
+        "ground": ground.to_json(),
+        "subjects": subjects,
+        "sessions": sum(len(cohort.sessions(subject)) for subject in subjects),
+        "feature_targets": cohort.feature_map.targets,
+    }
+    arrays = cohort.feature_map.to_arrays()
+    model = TrainedModel(family, cohort.identity, details, arrays)
+    model = _calibrate(model, source)
+    save_model(workspace.model, model)
+    _write_losses(workspace.model / "training_loss.tsv", losses)
+    return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
+
+
+def _groups(study: Study, workspace: Workspace) -> dict[str, str]:
+    frame = manifest_of(study, workspace, Selection())
+    return dict(zip(frame["subject"], frame["group"], strict=True))
+
+
+def _key(study: Study, ground: str, store, subjects: list[str]) -> str:
+    """What a model depends on: settings, ground, and the content of every training unit."""
+    wanted = set(subjects)
+    units = [[*unit, store.header(*unit)["checksum"]] for unit in store.units() if unit[0] in wanted]
+    content = study.resolved()
+    training = {k: v for k, v in content["training"].items() if k not in ("subjects", "group", "checkpoint_every")}
+    model = {k: v for k, v in content["model"].items() if k not in ("file", "names")}
+    settings = [content["features"], model, training, ground, units]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _is_finished(folder: Path, key: str) -> bool:
+    try:
+        return model_header(folder)["details"]["key"] == key and load_model(folder).digest != ""
+    except (InputMissing, BadData):
+        return False
+
+
+def _device(study: Study) -> str:
+    if study.training.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return study.training.device
+
+
+def _family(study: Study, cohort: Cohort, device: torch.device) -> tuple[Family, CohortSource]:
+    """The family grounded at the cohort's cardinalities, started near an answer."""
+    cls = template_class(study.model.template)
+    source = CohortSource(None, cohort, device)
+    reference = anchor(source, cls.plates, study.model.networks, study.training.seed, CHUNK)
+    template = cls(reference.float(), cohort.reference_frames())
+    source = CohortSource(template, cohort, device)
+    with torch.random.fork_rng(devices=[]):
+        # The only use of the global generator: zuko's layers draw their first weights from it.
+        torch.manual_seed(study.training.seed)
+        family = Family(template, source.cards, study.model.scheme, passes=study.model.encoder_passes).to(device)
+    warm_start(family, source, CHUNK)
+    return family, source
+
+
+def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspace, key: str) -> np.ndarray:
+    training = study.training
+    subsample = {"vertex": training.batch_vertices} if training.batch_vertices else {}
+    plan = Plan(
+        training.steps,
+        training.batch_subjects,
+        training.learning_rate,
+        training.seed,
+        subsample,
+        training.checkpoint_every,
+    )
+    with tqdm(total=training.steps, desc="train", unit="step", disable=None) as bar:
+
+        def progress(step: int, loss: float) -> None:
+            bar.update(step - bar.n)
+            if step % 100 == 0:
+                log.info("step %d of %d: training loss %.1f nats (not an ELBO)", step, training.steps, loss)
+
+        return fit(family, source, plan, workspace.checkpoint, key, progress, stop_signal())
+
+
+def stop_signal() -> Callable[[], bool]:
+    """A function that says whether SIGTERM or SIGINT has come since this call; the first one no longer kills."""
+    came: list[int] = []
+
+    def remember(number: int, frame) -> None:
+        # A second one ends the process as usual.
+        signal.signal(number, signal.SIG_DFL)
+        came.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, remember)
+    return lambda: bool(came)
+
+
+def _calibrate(model: TrainedModel, source: CohortSource) -> TrainedModel:
+    """The model with its label power, and with the population map that goes with it."""
+    if model.family.encoder is None:
+        return model
+    power = choose_label_power(model, source)
+    model = TrainedModel(model.family, model.identity, model.details, model.arrays, label_power=power)
+    if power.at(1) < 1 and "logits_group" in model.family.free:
+        refit_map(model, source)
+    return model
+
+
+def _write_losses(path: Path, losses: np.ndarray) -> None:
+    rows = "".join(f"{step}\t{loss:.6f}\n" for step, loss in enumerate(losses, 1))
+    write_text(path, "step\ttraining_loss\n" + rows)
+
+
+def _scales(model: TrainedModel, cohort: Cohort) -> str:
+    """The recovered scales in the units of the fingerprints' features before scaling, in one line."""
+    centre = model.family.centre(model.blank().to(next(model.family.parameters()).device, torch.float32))
+    parts = []
+    for name, label in (("log_kappa", "noise"), ("log_epsilon", "between subjects"), ("log_sigma", "between sessions")):
+        if name in centre:
+            values = (centre[name].exp() / cohort.feature_map.scale).flatten().tolist()
+            parts.append(f"{label} {' '.join(f'{value:.4g}' for value in values)}")
+    return f"standard deviations: {'; '.join(parts)}; label power {model.label_power.at(1):.3g} for one session"
