@@ -35,7 +35,7 @@ test-slow: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 # Each benchmark prints a table and writes build/bench/NAME.json.
 bench-recovery: bench-%: $(INSTALLED)
