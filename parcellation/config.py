@@ -123,12 +123,12 @@ class Training(Section):
     group: str | None = None
     batch_subjects: int = Field(default=8, ge=1)
     batch_vertices: int | None = Field(default=None, ge=1, description="vertices in a step's likelihood; all if unset")
-    steps: int = Field(default=400, ge=1)
+    steps: int = Field(default=200, ge=1)
     learning_rate: float = Field(default=0.02, gt=0)
     seed: int = 0
     checkpoint_every: int = Field(default=100, ge=1, description="steps")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int | None = Field(default=None, ge=1)
+    threads: int = Field(default=1, ge=1, description="more only pay for whole-cortex models")
 
 
 class Outputs(Section):

@@ -30,6 +30,7 @@ from parcellation.plates import Batch, Observed, gaussian_noise
 
 log = logging.getLogger(__name__)
 
+KEPT = 256 << 20  # bytes of features
 SPARSE_RATE = 5.0  # rows of free encodings are visited rarely, so they move further at each visit
 WARM_UP = 20  # steps
 BETA = 0.95  # large gradients of the first steps must be forgotten within an epoch or two
@@ -61,25 +62,39 @@ class Whole:
         return self.template.reduce(self.full, {self.template.unit_plate: index})
 
 
-@dataclass(frozen=True)
 class CohortSource:
-    """A source over prepared fingerprints: reads what a step needs, and no more."""
+    """A source over prepared fingerprints: reads what a step needs, and keeps it while `memory` bytes allow.
 
-    template: object
-    cohort: object
-    device: torch.device
-    dtype: torch.dtype = torch.float32
+    Projection to features costs more than a step's gradient, so a cohort that fits is read once.
+    """
 
-    @property
-    def cards(self) -> Mapping[str, int]:
-        """Full cardinalities."""
-        sessions = max(len(self.cohort.sessions(subject)) for subject in self.cohort.subjects)
-        return dict(subject=len(self.cohort.subjects), session=sessions, vertex=len(self.cohort.vertices))
+    def __init__(self, template, cohort, device: torch.device, memory: int = KEPT):
+        self.template, self.cohort, self.device = template, cohort, device
+        sessions = max(len(cohort.sessions(subject)) for subject in cohort.subjects)
+        self.cards = dict(subject=len(cohort.subjects), session=sessions, vertex=len(cohort.vertices))
+        self._memory, self._kept = memory, {}
 
     def batch(self, index: Tensor) -> Batch:
         """The batch of these subjects, with all their sessions and vertices."""
-        observed = observe(self.cohort.read(index.tolist())).to(self.device, self.dtype)
+        observed = join([self._subject(position) for position in index.tolist()])
         return Batch(observed, observed, {"subject": index.to(self.device)}, self.cards)
+
+    def _subject(self, position: int) -> Observed:
+        if position in self._kept:
+            return self._kept[position]
+        observed = observe(self.cohort.read([position])).to(self.device, torch.float32)
+        size = observed.x.nbytes
+        if size <= self._memory:
+            self._memory -= size
+            self._kept[position] = observed
+        return observed
+
+
+def join(parts: list[Observed]) -> Observed:
+    """Successive members of the outermost plate, as one."""
+    names = parts[0].covariates
+    covariates = {name: torch.cat([part.covariates[name] for part in parts]) for name in names}
+    return Observed(torch.cat([part.x for part in parts]), torch.cat([part.mask for part in parts]), covariates)
 
 
 def observe(read) -> Observed:

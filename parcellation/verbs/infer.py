@@ -73,7 +73,7 @@ class Inference:
         feature_map = FeatureMap.from_arrays(model.arrays, features)
         cohort = open_cohort(workspace.store(ground), feature_map)
         model.check(cohort.identity)
-        torch.set_num_threads(study.training.threads or 1)
+        torch.set_num_threads(study.training.threads)
         return cls(study, workspace, ground, model, cohort, Posterior(model, study.outputs.draws))
 
     def selected(self, selection: Selection) -> list[str]:

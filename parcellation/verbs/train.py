@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +43,7 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
         return f"would train on {len(subjects)} subjects for {study.training.steps} steps"
     writable_folder(workspace.model)
     device = torch.device(device or _device(study))
-    torch.set_num_threads(study.training.threads or os.cpu_count() or 1)
+    torch.set_num_threads(study.training.threads)
     log.info("training on %d subjects, device %s, %d threads", len(subjects), device, torch.get_num_threads())
     cohort = open_cohort(store, fit_features(store, subjects, study.features), subjects)
     family, source = _family(study, cohort, device)
