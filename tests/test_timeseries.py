@@ -2,7 +2,6 @@ import logging
 import math
 import os
 import struct
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -11,9 +10,8 @@ from nibabel.cifti2 import BrainModelAxis, LabelAxis, ScalarAxis, SeriesAxis
 
 from parcellation.errors import BadData, InputMissing
 from parcellation.timeseries import open_bold
+from tests.shared_data import BRAINSPACE, CASES, LEMON, needs_brainspace, needs_cases, needs_lemon
 
-SHARED = Path("/work/shared")
-BRAINSPACE = Path("/tmp/dl/x/brainspace/datasets/preprocessing")
 COUNT = 4842  # vertices of a hemisphere of fs_LR 5k
 RNG = np.random.default_rng(0)
 
@@ -304,10 +302,8 @@ def test_truncated_mgh(tmp_path, suffix):
 
 # --- real files ---
 
-shared = pytest.mark.skipif(not SHARED.exists(), reason="the collection of odd real files is not here")
 
-
-@shared
+@needs_cases
 @pytest.mark.parametrize(
     ("name", "word"),
     [
@@ -320,10 +316,10 @@ shared = pytest.mark.skipif(not SHARED.exists(), reason="the collection of odd r
     ],
 )
 def test_real_files_of_other_kinds(name, word):
-    refusal((SHARED / "cases" / name,), word)
+    refusal((CASES / name,), word)
 
 
-@shared
+@needs_cases
 @pytest.mark.parametrize(
     ("name", "word"),
     [
@@ -337,32 +333,33 @@ def test_real_files_of_other_kinds(name, word):
 )
 def test_real_hemispheres_of_other_kinds(name, word):
     with pytest.raises(BadData, match=word):
-        open_bold((SHARED / "cases" / name, None))
+        open_bold((CASES / name, None))
 
 
-@shared
+@needs_cases
 @pytest.mark.parametrize("name", ["wb_float64_single_timepoint_5k", "wb_int16scaled_10tp_5k"])
 def test_other_encodings_by_workbench(name):
-    path = SHARED / "cases" / "cifti" / f"{name}.dtseries.nii"
+    path = CASES / "cifti" / f"{name}.dtseries.nii"
     bold = open_bold((path,))
     assert bold.repetition_time == 1.4
     np.testing.assert_allclose(everything(bold, 1000), nib.load(path).get_fdata().T, rtol=1e-6, atol=1e-7)
 
 
-@shared
+@needs_cases
+@needs_lemon
 def test_old_medial_wall_and_real_windows():
-    bold = open_bold((SHARED / "cases/cifti/Conte69.MyelinAndCorrThickness.32k_fs_LR.dtseries.nii",))
+    bold = open_bold((CASES / "cifti/Conte69.MyelinAndCorrThickness.32k_fs_LR.dtseries.nii",))
     assert (bold.frames, len(bold.vertices)) == (2, 60951)
     assert np.sum(bold.vertices.hemisphere == 0) == 30424
-    path, *_ = sorted((SHARED / "data/lemon").glob("*pseudo1*.dtseries.nii"))
+    path, *_ = sorted(LEMON.glob("*pseudo1*.dtseries.nii"))
     bold = open_bold((path,))
     assert (bold.frames, bold.repetition_time, len(bold.vertices)) == (163, 1.4, 8856)
     np.testing.assert_array_equal(everything(bold), nib.load(path).get_fdata(dtype=np.float32).T)
 
 
-@shared
+@needs_cases
 def test_ascii_and_compressed_gifti_agree():
-    folder = SHARED / "cases" / "gifti"
+    folder = CASES / "gifti"
     texts, packed = (
         everything(open_bold((folder / f"wb_{name}.L.5k.func.gii", None))) for name in ("ASCII", "GZIP_BASE64_BINARY")
     )
@@ -370,7 +367,7 @@ def test_ascii_and_compressed_gifti_agree():
     np.testing.assert_allclose(texts, packed, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(not BRAINSPACE.exists(), reason="the package's data are not here")
+@needs_brainspace
 def test_real_mgz_pair():
     paths = tuple(sorted(BRAINSPACE.glob("*.mgz")))
     bold = open_bold(paths, "fsaverage")

@@ -1,0 +1,65 @@
+# `make demo` and `make test` work from a fresh clone: what they need is installed into .venv first, once.
+
+# Python 3.11 with venv: the first of these that is one. Another: make demo PYTHON=/path/to/python3.11
+IS_3_11 := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))
+PYTHON ?= $(shell for one in python3.11 python3 python; do \
+  $$one -c '$(IS_3_11)' >/dev/null 2>&1 && { echo $$one; break; }; done)
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Two processes of one thread each: more threads a process only fight for the same cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint bench-recovery gpu-check clean
+
+help:
+	@echo "make demo            posterior maps of Broca's area from real files, in build/demo"
+	@echo "make test            style, import contracts, tests"
+	@echo "make test-slow       the long proofs"
+	@echo "make lint            style and import contracts only"
+	@echo "make bench-recovery  what is recovered of cohorts of known truth, beside rival methods"
+	@echo "make gpu-check       the tests that need a CUDA device"
+	@echo "make clean           remove .venv, build and caches"
+
+demo: $(INSTALLED)
+	$(BIN)/parcellation demo
+
+test: lint
+	$(PYTEST) -n 2
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+# Each benchmark prints a table and writes build/bench/NAME.json.
+bench-recovery: bench-%: $(INSTALLED)
+	$(BIN)/python -m pipelines.reproduce.$*
+
+# Pytest says 5 when no test was selected.
+gpu-check: $(INSTALLED)
+	@$(BIN)/python -m pytest -m gpu || { status=$$?; \
+	  if [ $$status -eq 5 ]; then echo "gpu-check: there is no test marked gpu yet: nothing was checked"; \
+	  else exit $$status; fi; }
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# torch comes first: a torch 2.13.0 that is there already, such as a build for the CPU only, is kept.
+$(INSTALLED): pyproject.toml
+	@$(or $(PYTHON),false) -c '$(IS_3_11)' 2>/dev/null || { \
+	  echo "parcellation needs Python 3.11 with its venv module; found: $$(python3 --version 2>&1)."; \
+	  echo "Install it (on Debian: python3.11 and python3.11-venv), or name it: make PYTHON=/path/to/python3.11"; \
+	  exit 1; }
+	@echo "Installing into .venv, once; this takes a few minutes."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) torch==2.13.0
+	@$(PIP) --editable '.[test,fslr]'
+	@$(PIP) --no-deps brainspace==0.3.0
+	@touch $@
