@@ -58,7 +58,7 @@ def _objective(family: Family, batch: Batch, draw: Draw) -> Tensor:
         log_p = Normal(mean, sd).log_prob(draw.values[site.name])
         if site.event:
             log_p = log_p.sum(tuple(range(-len(site.event), 0)))
-        present = template.present(site, batch.scored)
+        present = template.present(site, batch)
         ratio = torch.where(present, log_p - draw.log_q[site.name], 0.0)
         total = total + template.weight(site.plates, batch) * ratio.sum()
     return total

@@ -8,13 +8,14 @@ Encoders are size-free (means, never sums), see masks, and take the *full* cardi
 reduced batches holds for the full model.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from zuko.nn import MLP
 
+from parcellation.errors import UsageError
 from parcellation.plates import Batch, Observed, Site, Template, Values
 
 SMALL = 1e-6
@@ -51,7 +52,7 @@ class DeepSet(nn.Module):
 
     extra = 1
 
-    def __init__(self, template: Template, sites: list[Site], hidden: int = 8):
+    def __init__(self, template: Template, sites: Sequence[Site], hidden: int = 8):
         super().__init__()
         self.template, self.sites = template, sites
         self.embed = MLP(1, hidden, [hidden], activation=nn.SiLU)
@@ -84,7 +85,7 @@ class DeepSet(nn.Module):
             count = weight.sum(d, keepdim=True)
             channels = (weight[..., None, None] * channels).sum(d, keepdim=True) / count.clamp_min(1)[..., None, None]
             full = batch.cards[plate] / batch.seen.mask.shape[d]
-            log_count = (full * count.clamp_min(1)).log()
+            log_count = (full * count.clamp_min(SMALL)).log()
             weight = (count > 0).to(weight)
         estimate = channels[..., 0] + self.combine[site.name](channels[..., 1:])[..., 0]
         log_precision = (log_count + self.precision[site.name])[..., None].expand(*weight.shape, 1)
@@ -123,7 +124,7 @@ class NetworkPooling(nn.Module):
 
     extra = 2
 
-    def __init__(self, template: Template, sites: list[Site], passes: int = 3):
+    def __init__(self, template: Template, sites: Sequence[Site], passes: int = 3):
         super().__init__()
         self.template, self.names, self.passes = template, {site.name for site in sites}, passes
 
@@ -207,18 +208,19 @@ class NetworkPooling(nn.Module):
 
     def statistics(self, s: Summaries, observed: Observed) -> dict[str, Tensor]:
         """Sums over the subjects of what the population sites need; sums of batches are sums of the whole."""
-        present = observed.mask.any(-1)
-        sessions = present.sum(1)
+        present = observed.mask.any(-1).to(s.noise)  # (S, T)
+        someone = present.amax(1)  # (S,): a subject without any data says nothing
         subject, session = s.subject, s.session
         between = (session[0] - subject[0][:, None]).square().mean(-1) + session[1]
+        square = subject[0].square().mean(-1) + subject[1]
         return {
-            "subjects": (sessions > 0).sum().to(s.noise),
-            "sessions": sessions.sum().to(s.noise),
-            "profile": (subject[0]).sum(0),
-            "square": (subject[0].square().mean(-1) + subject[1]).sum(0),
+            "subjects": someone.sum(),
+            "sessions": present.sum(),
+            "profile": (someone[:, None, None] * subject[0]).sum(0),
+            "square": (someone[:, None] * square).sum(0),
             "between_sessions": (present[..., None] * between).sum((0, 1)),
             "log_noise": (present * s.noise.log()).sum(),
-            "labels": s.assignment.sum(0)[0],
+            "labels": (someone[:, None, None] * s.assignment[:, 0]).sum(0),
         }
 
     def population(self, sums: Mapping[str, Tensor], subjects: int) -> dict[str, Encoding]:
@@ -291,3 +293,10 @@ def _pool(observed, assignment, mu, between, session, noise) -> Summaries:
 
 
 ENCODERS = {"deep_set": DeepSet, "network_pooling": NetworkPooling}
+
+
+def encoder_class(name: str) -> type[DeepSet] | type[NetworkPooling]:
+    """An encoder by its name; raises UsageError with the names there are."""
+    if name not in ENCODERS:
+        raise UsageError(f"encoder: expected one of {', '.join(ENCODERS)}, got {name!r}")
+    return ENCODERS[name]

@@ -1,6 +1,6 @@
-"""The variational family: q(theta | x) = product over sites of a shared conditional flow, one encoding per ground variable.
+"""The variational family: q(theta | x) = product over sites of a shared conditional flow, one encoding per variable.
 
-A site's encodings are either *free* (PAVI-F: one row of parameters per ground variable) or *encoded* (PAVI-E: a function
+A site's encodings are either *free* (PAVI-F: a row of parameters per ground variable) or *encoded* (PAVI-E: a function
 of the data). The hybrid frees the population's sites, so that the objective stays an evidence lower bound, and encodes
 those of subjects and sessions, so that a new subject needs no training.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from parcellation.encoders import ENCODERS, Encoding
+from parcellation.encoders import Encoding, encoder_class
 from parcellation.errors import UsageError
 from parcellation.flows import make_flow, pushforward
 from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
@@ -92,7 +92,7 @@ class Family(nn.Module):
         self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, **encoder_settings)
         self.template, self.cards, self.schemes = template, dict(cards), scheme_sites(template, scheme)
         encoded = [site for site in template.sites if self.schemes[site.name] == "encoded"]
-        build = ENCODERS[encoder or getattr(template, "encoder", "deep_set")]
+        build = encoder_class(encoder or template.encoder)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
         self.fixed: dict[str, Encoding] = {}  # encoded population sites, settled once training has ended
         names = {site.name: flow if isinstance(flow, str) else flow[site.name] for site in template.sites}

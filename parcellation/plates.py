@@ -61,13 +61,15 @@ class Batch:
 
     `seen` is what encoders look at, `scored` what the likelihood is evaluated on: they differ where a plate is reduced
     in the likelihood only. `index` gives, for each reduced plate, the positions in the full model (of `scored`);
-    `cards` the full cardinality of every plate.
+    `cards` the full cardinality of every plate. `known` is the mask with everything below the chosen members of the
+    outermost plate, where other plates are reduced; None where none is, and `seen` has it.
     """
 
     seen: Observed
     scored: Observed
     index: Mapping[str, Tensor]
     cards: Mapping[str, int]
+    known: Bool[Tensor, "*all"] | None = None
 
     @classmethod
     def full(cls, plates: tuple[str, ...], observed: Observed) -> "Batch":
@@ -93,12 +95,13 @@ class Template(ABC):
     """A hierarchical model: its plates, its sites in an order in which every parent comes first, and its likelihood.
 
     `reducible` names the plates that a mini-batch may subsample; `likelihood_only` those of them that encoders must
-    still see whole.
+    still see whole; `encoder` the encoder made for it.
     """
 
     plates: ClassVar[tuple[str, ...]]
     reducible: ClassVar[frozenset[str]]
     likelihood_only: ClassVar[frozenset[str]] = frozenset()
+    encoder: ClassVar[str] = "deep_set"
     sites: tuple[Site, ...]
 
     @abstractmethod
@@ -130,16 +133,18 @@ class Template(ABC):
         sizes = zip(self.plates, observed.mask.shape, strict=True)
         return tuple(size if plate in site.plates else 1 for plate, size in sizes) + site.event
 
-    def present(self, site: Site, observed: Observed) -> Tensor:
-        """Whether a ground variable has any observation below it, shape (*plates,): one that has none weighs nothing.
+    def present(self, site: Site, batch: Batch) -> Bool[Tensor, "*plates"]:
+        """Whether a scored ground variable has any observation below it in the full data: else it weighs nothing.
 
-        Sites outside the outermost plate always count.
+        What else is in the batch does not matter. Sites outside the outermost plate always count.
         """
-        outside = [d for d, plate in enumerate(self.plates) if plate not in site.plates]
-        if self.unit_plate not in site.plates:
-            sizes = [1 if d in outside else n for d, n in enumerate(observed.mask.shape)]
-            return observed.mask.new_ones(sizes)
-        return observed.mask.sum(outside, keepdim=True) > 0 if outside else observed.mask
+        present = batch.seen.mask if batch.known is None else batch.known
+        for d, plate in enumerate(self.plates):
+            if plate not in site.plates:
+                present = present.any(d, keepdim=True)
+            elif plate != self.unit_plate and plate in batch.index:
+                present = present.index_select(d, batch.index[plate])
+        return present if self.unit_plate in site.plates else torch.ones_like(present)
 
     def weight(self, plates: tuple[str, ...], batch: Batch) -> float:
         """Product of full / reduced cardinality over the given plates."""
@@ -155,6 +160,7 @@ class Template(ABC):
         Raises UsageError for a plate that the template does not allow to be reduced.
         """
         seen, scored = batch.seen, batch.scored
+        known = seen.mask if batch.known is None else batch.known
         for plate, positions in index.items():
             if plate not in self.reducible:
                 allowed = ", ".join(sorted(self.reducible))
@@ -165,7 +171,9 @@ class Template(ABC):
             scored = scored.select(dimension, positions)
             if plate not in self.likelihood_only:
                 seen = seen.select(dimension, positions)
-        return replace(batch, seen=seen, scored=scored, index={**batch.index, **index})
+            if plate == self.unit_plate:
+                known = known.index_select(dimension, positions)
+        return replace(batch, seen=seen, scored=scored, index={**batch.index, **index}, known=known)
 
     def draw(self, observed: Observed, noise: Noise) -> dict[str, Tensor]:
         """Values of all sites from the prior, shaped for these data."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ WARM_UP = 20  # steps
 BETA = 0.95  # large gradients of the first steps must be forgotten within an epoch or two
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where batches come from: the members of a template's outermost plate, by position."""
 
@@ -221,7 +222,7 @@ def _restore(path: Path, key: str, family: Family, optimisers) -> list[float]:
     try:
         with safe_open(path, "pt") as file:
             found = (file.metadata() or {}).get("key")
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if found == key else {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()} if found == key else {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise BadData(f"{path}: not a readable checkpoint ({error}); remove it to start again") from error
     if found != key:
@@ -257,7 +258,7 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
 def anchor(source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int) -> Tensor:
     """Reference fingerprints, shape (K, D): k-means (20 starts) on the group-average fingerprints of the vertices.
 
-    Networks are ordered by their centres' first coordinate that differs, so that the order does not depend on the starts.
+    Networks are ordered by their centres' first coordinate that differs, so that order does not depend on the starts.
     """
     total, weight = 0.0, 0.0
     count = source.cards[template_plates[0]]

@@ -12,7 +12,7 @@ Plates: subject (S), session (T), vertex (V). K networks, D features; all sites 
     z                  Categorical(softmax(logits_group)), one label per subject and vertex, shared by the sessions
     x                  Normal(mu_session[z], kappa_session)
 
-z is summed out exactly:  log p(x | .) = logsumexp_k( log pi_k + sum_t log Normal(x_t; mu_session_tk, kappa_session_t) ).
+z is summed out exactly:  log p(x | .) = logsumexp_k( log pi_k + sum_t log Normal(x_t; mu_session_tk, kappa_session_t))
 It is shared by a subject's sessions, so this sum does not add over sessions and the session plate may not be reduced.
 """
 

@@ -70,6 +70,7 @@ class GaussianRandomEffects(Template):
 
     def log_evidence(self, observed: Observed) -> Tensor:
         """Exact log p(x), a number: samples about their group's average, then averages about the population."""
+        observed = observed.select(0, observed.mask.any(1).nonzero()[:, 0])  # a group without samples says nothing
         n = observed.mask.sum(1, keepdim=True)[..., None].to(observed.x.dtype)
         average, spread = self._averages(observed)
         within = (observed.mask[..., None] * (observed.x - average)).square().sum(1, keepdim=True)
@@ -86,9 +87,9 @@ class GaussianRandomEffects(Template):
         return log_within + log_average + log_population
 
     def _averages(self, observed: Observed) -> tuple[Tensor, Tensor]:
-        """Average of each group's samples and the variance of that average, shapes (G, 1, D) and (G, 1, 1)."""
+        """Average of each group's samples and the variance of that average, (G, 1, D); 0 and infinite for none."""
         n = observed.mask.sum(1, keepdim=True)[..., None].to(observed.x.dtype)
-        average = (observed.mask[..., None] * observed.x).sum(1, keepdim=True) / n
+        average = (observed.mask[..., None] * observed.x).sum(1, keepdim=True) / n.clamp_min(1)
         return average, (self.sd_sample**2 / n).expand_as(average)
 
 

@@ -92,11 +92,16 @@ class Inference:
         if (known := read_posterior(path, key)) is not None:
             return known
         with unit_lock(self.workspace.posteriors / "locks" / f"sub-{subject}.lock"):
-            read = self.cohort.read([self.cohort.subjects.index(subject)])
-            observed = observe(read).select(1, torch.arange(len(sessions)))
-            answer = self.posterior.subject(subject, sessions, observed, self.cohort.feature_map.back)
+            answer = self.answer(subject)
             write_posterior(path, answer, key)
         return answer
+
+    def answer(self, subject: str) -> SubjectPosterior:
+        """A subject's answer, computed now."""
+        sessions = tuple(self.cohort.sessions(subject))
+        read = self.cohort.read([self.cohort.subjects.index(subject)])
+        observed = observe(read).select(1, torch.arange(len(sessions)))
+        return self.posterior.subject(subject, sessions, observed, self.cohort.feature_map.back)
 
     def known(self) -> Iterator[SubjectPosterior]:
         """Answers of the subjects that are inferred, in order."""
@@ -145,8 +150,6 @@ class Inference:
     def flags(self, answer: SubjectPosterior) -> list[str]:
         """What to look at before a subject is used."""
         flags = []
-        if answer.subject in set(self.model.details["subjects"]):
-            flags.append("in training")
         if len(answer.sessions) < self.cohort.most_sessions:
             flags.append("fewer sessions than others")
         if not answer.mask.all():

@@ -36,7 +36,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
     agreement = retest(run)
     return ReportContent(
         title=f"Functional parcellation: {run.study.name}",
-        summary=_summary(run, len(subjects)),
+        summary=[*_summary(run, len(subjects)), *_origin(run), *notes],
         networks=run.networks,
         frame=run.export().frame,
         targets=run.ground.targets,
@@ -52,7 +52,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         versions=software_versions(),
         citation=run.methods(len(subjects)),
         warnings=_warnings(run),
-        notes=[*_notes(run, found), *notes],
+        notes=_notes(run, found),
     )
 
 
@@ -63,9 +63,14 @@ def _summary(run: Inference, subjects: int) -> list[str]:
         f"{region['name'].capitalize()} ({region['hemisphere']} hemisphere, {len(run.ground.region)} vertices of "
         f"{run.ground.region.mesh.name}) was parcelled into {trained['model']['networks']} networks by its connectivity "
         f"with {len(run.ground.targets.names)} targets, in {subjects} subjects.",
-        f"The model was trained on {len(details['subjects'])} subjects ({details['sessions']} sessions); the maps "
-        f"below were inferred with it without further training.",
+        f"The model was trained on {len(details['subjects'])} subjects ({details['sessions']} sessions), {_both(run)} of "
+        f"them among those below; the maps below were inferred with it without further training.",
     ]
+
+
+def _both(run: Inference) -> int | str:
+    """How many of the training subjects the maps are of."""
+    return len(set(run.model.details["subjects"]) & set(run.cohort.subjects)) or "none"
 
 
 def _surfaces(run: Inference) -> dict:
@@ -98,7 +103,13 @@ def _notes(run: Inference, found: Recovery | None) -> list[str]:
         notes.append("The label power is 1 and unchecked: no training subjects had two sessions to compare.")
     if found is not None:
         notes.append(f"Recovery is scored on {found.subjects} subjects that the model was not trained on.")
-    if settings := truth_folder(run.study):
-        source = json.loads((settings / "truth" / "settings.json").read_text(encoding="utf-8")).get("source")
-        notes.append(f"This cohort is simulated ({source}): it demonstrates the method and finds nothing about people.")
     return notes
+
+
+def _origin(run: Inference) -> list[str]:
+    """Where a simulated cohort is from; nothing for a real one."""
+    folder = truth_folder(run.study)
+    if folder is None:
+        return []
+    source = json.loads((folder / "truth" / "settings.json").read_text(encoding="utf-8"))["source"]
+    return [f"This cohort is simulated: {source}."]

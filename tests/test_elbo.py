@@ -1,0 +1,155 @@
+"""The objective: averaged over all batches it is the full evidence lower bound; an ELBO is never of a part."""
+
+import itertools
+
+import pytest
+import torch
+from conftest import draw_cohort, full, generator, noise
+from test_family import exact_family, shaken
+
+from parcellation.elbo import elbo, training_loss
+from parcellation.errors import UsageError
+from parcellation.family import Family
+from parcellation.plates import Batch
+
+
+def common_noise(template, observed, seed: int):
+    """Noise of the full model by ground variable: `of(batch)` hands every batch its own variables' part."""
+    g = generator(seed)
+    whole = {
+        site.name: torch.randn(template.shape(site, observed), generator=g, dtype=torch.float64)
+        for site in template.sites
+    }
+
+    def of(batch: Batch):
+        def part(name, shape):
+            values = whole[name]
+            for d, plate in enumerate(template.plates):
+                if plate in batch.index and values.shape[d] > 1:
+                    values = values.index_select(d, batch.index[plate])
+            assert values.shape == shape
+            return values
+
+        return part
+
+    return of
+
+
+def all_batches(template, batch: Batch, reduced: dict[str, int]):
+    """Every choice of so many members of each plate."""
+    choices = [
+        [(plate, torch.tensor(c)) for c in itertools.combinations(range(batch.cards[plate]), size)]
+        for plate, size in reduced.items()
+    ]
+    return [template.reduce(batch, dict(one)) for one in itertools.product(*choices)]
+
+
+def objective(family, batch, of) -> float:
+    return -float(training_loss(family, batch, of(batch)).tensor.detach())
+
+
+def average_over_batches(family, template, observed, reduced) -> tuple[float, float, list[float]]:
+    whole, of = full(template, observed), common_noise(template, observed, 5)
+    parts = [objective(family, batch, of) for batch in all_batches(template, whole, reduced)]
+    return objective(family, whole, of), sum(parts) / len(parts), parts
+
+
+@pytest.mark.parametrize("reduced", [{"group": 2}, {"sample": 2}, {"group": 1, "sample": 3}], ids=str)
+def test_nested_batches_average_to_the_full_objective(effects, reduced):
+    template, observed = effects  # ragged: groups of two to five samples
+    family = shaken(exact_family(template, observed), 0.3)
+    whole, average, parts = average_over_batches(family, template, observed, reduced)
+    assert average == pytest.approx(whole, rel=1e-10)
+    assert max(parts) - min(parts) > 1  # batches differ, their average does not
+
+
+REDUCED = [{"subject": 2}, {"vertex": 1}, {"subject": 1, "vertex": 1}, {"subject": 2, "vertex": 7}]
+
+
+@pytest.mark.parametrize("scheme", ["free", "hybrid"])
+@pytest.mark.parametrize("reduced", REDUCED, ids=str)
+def test_crossed_batches_of_subjects_and_vertices_average_to_the_full_objective(ragged, scheme, reduced):
+    family = shaken(Family(ragged.template, ragged.batch.cards, scheme).double(), 0.2)
+    whole, average, parts = average_over_batches(family, ragged.template, ragged.observed, reduced)
+    assert average == pytest.approx(whole, rel=1e-10)
+    assert max(parts) - min(parts) > 1
+
+
+def test_an_encoded_population_makes_the_objective_another_thing(ragged):
+    # PAVI-E is not an ELBO: q(mu; f(batch)) is another distribution in every batch.
+    family = shaken(Family(ragged.template, ragged.batch.cards, "encoded").double(), 0.2)
+    whole, average, _ = average_over_batches(family, ragged.template, ragged.observed, {"subject": 2})
+    assert average != pytest.approx(whole, rel=1e-3)
+
+
+def test_reducing_sessions_where_labels_are_enumerated_is_refused(ragged):
+    with pytest.raises(UsageError, match="'session' may not be reduced"):
+        all_batches(ragged.template, ragged.batch, {"session": 1})
+
+
+def test_why_sessions_may_not_be_reduced():
+    # A label is shared by a subject's sessions, so the sum over labels does not add over them.
+    drawn = draw_cohort((2, 4, 6), planted={"log_kappa": 0.0})
+    template, values = drawn.template, drawn.values
+    whole = template.log_likelihood(values, drawn.observed).sum()
+
+    def session(t):
+        part = {n: v[:, t : t + 1] if n in ("mu_session", "log_kappa_session") else v for n, v in values.items()}
+        return template.log_likelihood(part, drawn.observed.select(1, torch.tensor([t]))).sum()
+
+    assert not torch.allclose(sum(session(t) for t in range(4)), whole, rtol=1e-3)
+
+
+@pytest.mark.parametrize("reduced", [{"group": torch.tensor([0, 1, 2])}, {"sample": torch.tensor([1])}], ids=str)
+def test_an_elbo_of_a_reduced_batch_is_refused(effects, reduced):
+    template, observed = effects
+    family = exact_family(template, observed)
+    with pytest.raises(ValueError, match="an ELBO needs the full data"):
+        elbo(family, template.reduce(full(template, observed), reduced), noise(0))
+
+
+def test_an_elbo_of_part_of_the_cohort_is_refused_even_without_an_index(effects):
+    template, observed = effects
+    part = observed.select(0, torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="an ELBO needs the full data"):
+        elbo(exact_family(template, observed), Batch(part, part, {}, dict(group=4, sample=5)), noise(0))
+
+
+def test_the_elbo_of_the_exact_posterior_is_the_evidence_without_error(effects):
+    template, observed = effects
+    got = elbo(exact_family(template, observed), full(template, observed), noise(0), draws=10)
+    assert got.mean == pytest.approx(float(template.log_evidence(observed)), abs=1e-9)
+    assert got.standard_error < 1e-9
+
+
+def test_an_elbo_falls_short_of_the_evidence_by_the_divergence(effects):
+    # One group's population encoding is off by d prior-free sd's: KL of two Gaussians of equal width, d^2 / 2 in each
+    # dimension, computed here from the flow's own mean and scale.
+    template, observed = effects
+    family = exact_family(template, observed)
+    with torch.no_grad():
+        family.free["population"].rows.weight[0, :3] += 0.4
+    mean, sd = template.posterior(observed)["population"]
+    prior = torch.zeros(1, 1, 3, dtype=torch.float64), torch.full((1, 1, 3), template.sd_population).double()
+    with torch.no_grad():
+        moved = family.flows["population"](family.free["population"]({}), *prior)(prior[0])
+    divergence = float((0.5 * ((moved - mean) / sd) ** 2).sum())
+    got = elbo(family, full(template, observed), noise(0), draws=500)
+    assert divergence > 0.2
+    assert float(template.log_evidence(observed)) - got.mean == pytest.approx(divergence, abs=4 * got.standard_error)
+
+
+def test_a_masked_session_changes_no_loss(ragged):
+    template, observed = ragged.template, ragged.observed
+    family = shaken(Family(template, ragged.batch.cards, "hybrid").double(), 0.2)
+    missing = (~observed.mask.any(-1)).nonzero()[0]  # a subject and its missing session
+
+    def other_frames(batch):
+        frames = observed.covariates["frames"].clone()
+        frames[missing[0], missing[1]] = 17.0
+        return type(observed)(observed.x, observed.mask, {"frames": frames})
+
+    of = common_noise(template, observed, 1)
+    one = objective(family, ragged.batch, of)
+    other = objective(family, full(template, other_frames(ragged.batch)), of)
+    assert one == pytest.approx(other, rel=1e-12)
