@@ -42,7 +42,7 @@ lint: $(INSTALLED)
 
 # Each benchmark prints a table and writes build/bench/NAME.json.
 bench-recovery: bench-%: $(INSTALLED)
-	$(BIN)/python -m pipelines.reproduce.$*
+	$(BIN)/python -m pipelines.benchmarks.$*
 
 gpu-check: $(INSTALLED)
 	@$(BIN)/python -c 'import torch; \
