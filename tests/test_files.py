@@ -36,7 +36,8 @@ def test_a_failure_leaves_nothing_behind(tmp_path, failure):
             temporary.write_text("half")
             raise failure
 
-    pytest.raises(failure, fail)
+    with pytest.raises(failure):
+        fail()
     assert names(tmp_path) == ["a"]
     assert (tmp_path / "a").read_text() == "old"
 
