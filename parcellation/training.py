@@ -126,11 +126,11 @@ class Plan:
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def members(self, step: int, count: int) -> Tensor:
-        """Positions on the outermost plate for this step, without replacement within an epoch."""
-        size = min(self.batch, count)
-        epoch, place = divmod(step, count // size)
+        """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches."""
+        parts = -(-count // self.batch)
+        epoch, place = divmod(step, parts)
         order = torch.randperm(count, generator=self.generator("epoch", epoch))
-        return order[place * size : (place + 1) * size].sort().values
+        return order.tensor_split(parts)[place].sort().values
 
     def reduce(self, batch: Batch, step: int, template) -> Batch:
         """Subsample the other plates."""
@@ -299,6 +299,7 @@ def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subj
         free.set(population[name] if name in population else concatenate([part[name] for part in parts]))
 
 
+@torch.no_grad()
 def settle_population(family: Family, source: Source, batch: int) -> None:
     """Fix the encoded population sites at their encoding of all training subjects, as part of the model."""
     names = [site.name for site in family.template.population_sites() if site.name not in family.free]

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 import torch
-from conftest import draw_cohort, full, generator, noise
-from test_family import exact_family, shaken
 
 from parcellation.elbo import elbo, training_loss
 from parcellation.errors import UsageError
 from parcellation.family import Family
 from parcellation.plates import Batch
+from tests.conftest import draw_cohort, full, generator, noise
+from tests.test_family import exact_family, shaken
 
 
 def common_noise(template, observed, seed: int):

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from conftest import draw_cohort, full, generator
 
 from parcellation.encoders import DeepSet, Encoding, NetworkPooling, concatenate
 from parcellation.family import Family
 from parcellation.plates import Batch, Observed
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
+from tests.conftest import draw_cohort, full, generator
 
 PARTS = ("estimate", "log_precision", "extra")
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from conftest import draw_cohort, full, generator, noise
 
 from parcellation.elbo import _objective
 from parcellation.encoders import Encoding
@@ -10,6 +9,7 @@ from parcellation.errors import UsageError
 from parcellation.family import Family, FreeEncoding, scheme_sites
 from parcellation.plates import Observed, Site
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
+from tests.conftest import draw_cohort, full, generator, noise
 
 
 def test_schemes_say_which_sites_are_free():

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from conftest import generator
 from torch.distributions import Normal
 
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
 from parcellation.flows import FLOWS, PrecisionFlow, make_flow, pushforward
+from tests.conftest import generator
 
 
 def shaken(name: str, extra: int = 1) -> torch.nn.Module:

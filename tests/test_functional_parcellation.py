@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
-from conftest import draw_cohort
 
 from parcellation.plates import Observed
 from parcellation.templates.functional_parcellation import FunctionalParcellation, contrast_basis
+from tests.conftest import draw_cohort
 
 
 @pytest.mark.parametrize("networks", [2, 3, 7, 17])

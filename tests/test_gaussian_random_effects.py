@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from conftest import full, generator
 
 from parcellation.plates import Observed
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
+from tests.conftest import full, generator
 
 
 def dense(template, observed):

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
-from conftest import draw_cohort, full, noise
 
 from parcellation.errors import UsageError
 from parcellation.plates import Observed, template_class
+from tests.conftest import draw_cohort, full, noise
 
 
 def test_an_observation_keeps_only_the_chosen_members_of_a_plate(ragged):
