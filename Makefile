@@ -39,7 +39,7 @@ lint: $(INSTALLED)
 
 # Each benchmark prints a table and writes build/bench/NAME.json.
 bench-recovery: bench-%: $(INSTALLED)
-	$(BIN)/python -m pipelines.reproduce.$*
+	$(BIN)/python -m pipelines.benchmarks.$*
 
 # Pytest says 5 when no test was selected.
 gpu-check: $(INSTALLED)

@@ -88,7 +88,9 @@ def _simulate_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _demo_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("out", type=Path, nargs="?", default=Path("build/demo"), metavar="OUT", help="default: build/demo")
+    verb.add_argument(
+        "out", type=Path, nargs="?", default=Path("build/demo"), metavar="OUT", help="default: build/demo"
+    )
 
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {

@@ -20,8 +20,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from parcellation.charts import FAINT, INK, add_axes, new_figure, png_bytes
 from parcellation.maps import Networks
-from parcellation.rendering import BLANK, LATERAL, Canvas, Surface, camera_towards, frame_window, look
 from parcellation.meshes import HEMISPHERES
+from parcellation.rendering import BLANK, LATERAL, Canvas, Surface, camera_towards, frame_window, look
 from parcellation.surfaces import Vertices
 
 MAIN_HEIGHT = 2.9  # inches of a region's close-up

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parcellation.encoders import ENCODERS, NetworkPooling
+from parcellation.family import Family
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Batch, Observed
 from parcellation.scores import predictive_gain
@@ -22,7 +24,9 @@ from parcellation.training import Source, chunks
 
 log = logging.getLogger(__name__)
 
-POWERS = np.array([1.0, 0.8, 0.6, 0.45, 0.33, 0.25, 0.18, 0.13, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.013, 0.01, 0.007, 0.005])
+POWERS = np.array(
+    [1.0, 0.8, 0.6, 0.45, 0.33, 0.25, 0.18, 0.13, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.013, 0.01, 0.007, 0.005]
+)
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 
 
@@ -51,7 +55,7 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
     persistence = float(np.clip(np.mean(correlations), 0, 1))
     single = best * (1 + (sessions - 1) * persistence)
     log.info(
-        "label power: %.3f for one session, persistence %.2f; predictive gain %.4f nats a vertex against %.4f at power 1",
+        "label power: %.3f for one session, persistence %.2f; predictive gain %.4f nats a vertex, %.4f at power 1",
         min(1.0, single), persistence, max(gains), gains[0],
     )  # fmt: skip
     return LabelPower(min(1.0, single), persistence if best < 1 else 0.0, True)
@@ -70,9 +74,7 @@ def _centre(model: TrainedModel, observed: Observed) -> tuple[dict, dict]:
     return centre, encoder.summarise(observed, centre)
 
 
-def _pooling(family):
-    from parcellation.encoders import ENCODERS
-
+def _pooling(family: Family) -> NetworkPooling:
     return family.encoder or ENCODERS[family.template.encoder](family.template, family.template.sites)
 
 
@@ -95,9 +97,7 @@ def _log_map(model: TrainedModel) -> np.ndarray:
 
 
 def _gain(halves: list, group: np.ndarray, power: float) -> float:
-    first, second = (
-        np.stack([_softmax(group + power * pair[side].sum(0)) for pair in halves]) for side in (0, 1)
-    )
+    first, second = (np.stack([_softmax(group + power * pair[side].sum(0)) for pair in halves]) for side in (0, 1))
     return predictive_gain(first, second, np.exp(group))
 
 

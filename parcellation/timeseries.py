@@ -23,8 +23,8 @@ import numpy as np
 from nibabel.freesurfer.mghformat import MGHHeader
 from nibabel.openers import ImageOpener
 
-from parcellation.meshes import mesh_of
 from parcellation.errors import BadData, InputMissing
+from parcellation.meshes import mesh_of
 from parcellation.surfaces import Vertices
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What can be checked about a result: recovery where the truth is known, agreement of independent sessions elsewhere."""
+"""What can be checked about a result: recovery where the truth is known, agreement of a subject's sessions else."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`prepare`: fingerprints of every session into the store; finished ones are skipped, a faulty run is left out and said.
+"""`prepare`: fingerprints of every session into the store; finished ones are skipped, faulty runs left out and listed.
 
 Never loads torch, so that a thousand small jobs start fast.
 """
@@ -61,7 +61,7 @@ def _outcome(study: Study, store: Store, units: list, excluded: list[str], stric
 
 
 def _note(workspace: Workspace, subject: str, session: str, reasons: list[str]) -> None:
-    """Keep what was left out of a session, for later verbs and the report; a file a session, so that jobs never meet."""
+    """Keep what was left out of a session for later verbs and the report; a file a session, so that jobs never meet."""
     path = workspace.excluded / f"sub-{subject}_ses-{session}.txt"
     if reasons:
         write_text(path, "\n".join(reasons) + "\n")

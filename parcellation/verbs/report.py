@@ -61,10 +61,11 @@ def _summary(run: Inference, subjects: int) -> list[str]:
     region = trained["region"]
     return [
         f"{region['name'].capitalize()} ({region['hemisphere']} hemisphere, {len(run.ground.region)} vertices of "
-        f"{run.ground.region.mesh.name}) was parcelled into {trained['model']['networks']} networks by its connectivity "
-        f"with {len(run.ground.targets.names)} targets, in {subjects} subjects.",
-        f"The model was trained on {len(details['subjects'])} subjects ({details['sessions']} sessions), {_both(run)} of "
-        f"them among those below; the maps below were inferred with it without further training.",
+        f"{run.ground.region.mesh.name}) was parcelled into {trained['model']['networks']} networks by its "
+        f"connectivity with {len(run.ground.targets.names)} targets, in {subjects} "
+        f"subject{'' if subjects == 1 else 's'}.",
+        f"The model was trained on {len(details['subjects'])} subjects ({details['sessions']} sessions), {_both(run)} "
+        f"of them among those below; the maps below were inferred with it without further training.",
     ]
 
 

@@ -58,5 +58,3 @@ def fingerprint_study(out: Path) -> Study:
         "training": {"group": "train"},
     }
     return parse_study(content, out / "study.yaml")
-
-

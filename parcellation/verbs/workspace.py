@@ -134,7 +134,8 @@ def model_header(folder: Path) -> dict:
         raise InputMissing(f"{folder}: no trained model there (model.json is missing); `parcellation train` makes one")
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        return header if header["details"]["study"] and header["details"]["ground"] else header
+        header["details"]["study"], header["details"]["ground"]  # a model of ours has both
+        return header
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadData(f"{path}: not a readable model: {type(error).__name__}: {error}") from error
 
@@ -153,7 +154,9 @@ def resolve(study: Study, model: Path | None = None) -> Study:
         for key in sorted(study.said(section)):
             expected, got = trained[section][key], content[section][key]
             if key != "label_file" and expected != got:
-                raise BadData(f"{section}.{key}: the model {folder} was trained with {expected!r}, the study says {got!r}")
+                raise BadData(
+                    f"{section}.{key}: the model {folder} was trained with {expected!r}, the study says {got!r}"
+                )
         content[section] = trained[section]
     content["model"] = trained["model"] | {"file": str(Path(folder).resolve())}
     return parse_study(content, Path("/study"))

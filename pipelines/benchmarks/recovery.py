@@ -87,9 +87,11 @@ def _one(name: str, seed: int) -> dict[str, float]:
     prefix = name if seed == 0 else f"{name}.seed{seed}"
     figures = {f"{prefix}.{key}": ours[key] for key in ("accuracy", "nll", "ece")}
     figures |= {f"{prefix}.oracle_{key}": best[key] for key in ("accuracy", "nll", "ece")}
-    return figures | {f"{prefix}.{key}": value for key, value in {**scales, **cost}.items()} | {
-        f"{prefix}.new_subject_ms": milliseconds
-    }
+    return (
+        figures
+        | {f"{prefix}.{key}": value for key, value in {**scales, **cost}.items()}
+        | {f"{prefix}.new_subject_ms": milliseconds}
+    )
 
 
 def _prepare(cohort: dict, subjects: int, folder: Path) -> Path:
