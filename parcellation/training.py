@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from sklearn.cluster import KMeans
@@ -125,7 +126,7 @@ class Plan:
         digest = hashlib.sha256(repr((self.seed, *key)).encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
-    def members(self, step: int, count: int) -> Tensor:
+    def members(self, step: int, count: int) -> Int[Tensor, " n"]:
         """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches."""
         parts = -(-count // self.batch)
         epoch, place = divmod(step, parts)
@@ -255,7 +256,9 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
         yield source.batch(members[start : start + size])
 
 
-def anchor(source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int) -> Tensor:
+def anchor(
+    source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int
+) -> Float[Tensor, "{networks} D"]:
     """Reference fingerprints, shape (K, D): k-means (20 starts) on the group-average fingerprints of the vertices.
 
     Networks are ordered by their centres' first coordinate that differs, so that order does not depend on the starts.
