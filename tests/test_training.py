@@ -329,7 +329,7 @@ def check_unseen(template, observed, family, rms: float) -> None:
 @pytest.mark.parametrize("scheme", ["hybrid", "encoded"])
 def test_a_short_training_finds_the_posterior_of_random_effects(scheme):
     # The start is shaken: 30 nats and more from the truth (the encoders' own start is nearly exact in this model).
-    template, observed, family, gap, error = trained_effects(scheme, 20, plan(600), shake=0.15)
+    template, observed, family, gap, error = trained_effects(scheme, 20, plan(450), shake=0.15)
     assert -4 * error < gap < 0.5
     got = compare(moments(family, full(template, observed)), template.posterior(observed))
     assert got["rms"] < 0.1
@@ -368,7 +368,7 @@ def test_scales_and_labels_are_recovered_and_new_subjects_need_no_training():
     family = family_of(template, train, "hybrid")
     source = Whole(template, train)
     warm_start(family, source, 16)
-    fit(family, source, plan(200, batch=8))
+    fit(family, source, plan(120, batch=8))
     found = family.centre(train.seen)
     # Two sources of error: 48 subjects x 8 features leave a scale within 1 / sqrt(2 x 384 x 3 networks), 2 %; and q.
     assert float((found["log_epsilon"].mean() + 1.0).abs()) < 0.08
