@@ -9,6 +9,7 @@ different types, so that one can never be reported as the other.
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -20,7 +21,7 @@ from parcellation.plates import Batch, Noise
 class TrainingLoss:
     """Minus the weighted objective of one batch, in nats; `tensor` carries the gradient."""
 
-    tensor: Tensor
+    tensor: Float[Tensor, ""]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def elbo(family: Family, batch: Batch, noise: Noise, draws: int = 100) -> Elbo:
     return Elbo(float(totals.mean()), float(totals.std() / draws**0.5))
 
 
-def _objective(family: Family, batch: Batch, draw: Draw) -> Tensor:
+def _objective(family: Family, batch: Batch, draw: Draw) -> Float[Tensor, ""]:
     template = family.template
     weight = template.weight(template.plates, batch)
     total = weight * template.log_likelihood(draw.values, batch.scored).sum()

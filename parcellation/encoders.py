@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from zuko.nn import MLP
 
@@ -29,9 +30,9 @@ class Encoding:
     extra: further summaries, shape (*plates, *event or 1, C), C may be 0.
     """
 
-    estimate: Tensor
-    log_precision: Tensor
-    extra: Tensor
+    estimate: Float[Tensor, "*#variables"]
+    log_precision: Float[Tensor, "*#variables"]
+    extra: Float[Tensor, "*_ C"]
 
     def detach(self) -> "Encoding":
         """The same numbers, without a gradient."""
@@ -101,16 +102,16 @@ class Summaries:
     subject_average (S, K, D) with precision subject_precision (S, K); subject, session: posterior mean and variance.
     """
 
-    assignment: Tensor
-    count: Tensor
-    average: Tensor
-    noise: Tensor
-    observations: Tensor
-    ambiguity: Tensor
-    subject_average: Tensor
-    subject_precision: Tensor
-    subject: tuple[Tensor, Tensor]
-    session: tuple[Tensor, Tensor]
+    assignment: Float[Tensor, "S 1 V K"]
+    count: Float[Tensor, "S T K"]
+    average: Float[Tensor, "S T K D"]
+    noise: Float[Tensor, "S T"]
+    observations: Float[Tensor, "S T"]
+    ambiguity: Float[Tensor, "S T K"]
+    subject_average: Float[Tensor, "S K D"]
+    subject_precision: Float[Tensor, "S K"]
+    subject: tuple[Float[Tensor, "S K D"], Float[Tensor, "S K"]]
+    session: tuple[Float[Tensor, "S T K D"], Float[Tensor, "S T K"]]
 
 
 class NetworkPooling(nn.Module):
@@ -176,7 +177,7 @@ class NetworkPooling(nn.Module):
 
     def assign(
         self, observed: Observed, log_map: Tensor, session: tuple, noise: Tensor, power: Tensor | float = 1.0
-    ) -> Tensor:
+    ) -> Float[Tensor, "S 1 V K"]:
         """Posterior label probabilities given profiles (their variance included) and noise, shape (S, 1, V, K).
 
         power tempers the evidence, a number or (S, 1, V, 1).
@@ -242,7 +243,7 @@ class NetworkPooling(nn.Module):
             "logits_group": self.map_encoding(sums["labels"], S, subjects),
         }
 
-    def map_encoding(self, labels: Tensor, counted: Tensor, subjects: int) -> Encoding:
+    def map_encoding(self, labels: Float[Tensor, "V K"], counted: Tensor, subjects: int) -> Encoding:
         """Encoding of the population map from label probabilities (V, K) summed over the subjects counted."""
         labels = (labels + 0.5) / (counted + 0.5 * self.template.networks)
         basis = self.template.basis.to(labels)

@@ -7,6 +7,7 @@ returns the transform from u to theta, so sampling is one pass, and so is the de
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import AffineTransform, Normal
 from zuko.distributions import NormalizingFlow
@@ -36,7 +37,9 @@ class PrecisionFlow(nn.Module):
             self.correct[-1].weight.mul_(0.01)
             self.correct[-1].bias.zero_()
 
-    def forward(self, encoding: Encoding, mean: Tensor, sd: Tensor) -> AffineTransform:
+    def forward(
+        self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
+    ) -> AffineTransform:
         """The transform from u to theta; mean and sd are the prior conditional's."""
         ratio = encoding.log_precision + 2 * sd.log()
         extra = encoding.extra.expand(*ratio.shape, -1)
@@ -62,7 +65,9 @@ class AffineFlow(nn.Module):
                 layer.weight.mul_(0.01)
                 layer.bias.zero_()
 
-    def forward(self, encoding: Encoding, mean: Tensor, sd: Tensor) -> AffineTransform:
+    def forward(
+        self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
+    ) -> AffineTransform:
         """The transform from u to theta; mean and sd are the prior conditional's."""
         known = torch.broadcast_tensors(encoding.estimate, encoding.log_precision, mean, sd.log())
         inputs = torch.cat([torch.stack(known, -1), encoding.extra.expand(*known[0].shape, -1)], -1)
@@ -80,6 +85,8 @@ def make_flow(name: str, extra: int) -> nn.Module:
     return FLOWS[name](extra)
 
 
-def pushforward(transform: AffineTransform, mean: Tensor, sd: Tensor) -> NormalizingFlow:
+def pushforward(
+    transform: AffineTransform, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
+) -> NormalizingFlow:
     """The distribution of transform(u), u ~ Normal(mean, sd), elementwise."""
     return NormalizingFlow(transform.inv, Normal(mean, sd))

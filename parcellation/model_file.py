@@ -60,7 +60,7 @@ class TrainedModel:
         """An observation of nothing, with one member of the outermost plate: what population sites are shaped by."""
         cards, parameter = self.family.cards, next(self.family.parameters())
         sizes = [1] + [cards[plate] for plate in self.family.template.plates[1:]]
-        x = parameter.new_zeros(1, 1, 1, 1).expand(*sizes, 1)
+        x = parameter.new_zeros(*sizes, 1)
         mask = torch.zeros(sizes, dtype=torch.bool, device=parameter.device)
         return Observed(x, mask, {"frames": parameter.new_ones(1, 1, 1)})
 
@@ -124,13 +124,14 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel
         if (got := checksum(folder / "model.safetensors")) != header["numbers"]:
             raise BadData(f"{folder / 'model.safetensors'}: damaged: expected checksum {header['numbers']}, got {got}")
         arrays = load_file(folder / "model.safetensors")
-        family = _family(header, arrays)
+        family, power = _family(header, arrays), LabelPower(**header["label_power"])
+        identity, details = header["identity"], header["details"]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadData(f"{folder}: not a readable model: {type(error).__name__}: {error}") from error
-    power = LabelPower(**header["label_power"])
-    digest = hashlib.sha256(f"{header['numbers']}{header['family']}{power}".encode()).hexdigest()
+    settings = [header[name] for name in ("numbers", "hyperparameters", "family", "label_power")]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     features = {n.removeprefix("features."): v for n, v in arrays.items() if n.startswith("features.")}
-    return TrainedModel(family.to(device), header["identity"], header["details"], features, digest, power)
+    return TrainedModel(family.to(device), identity, details, features, digest, power)
 
 
 def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
@@ -138,13 +139,14 @@ def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
         return {n.removeprefix(prefix): torch.from_numpy(v) for n, v in arrays.items() if n.startswith(prefix)}
 
     template = template_class(header["template"])(**header["hyperparameters"], **part("template."))
-    family = Family(template, **header["family"])
-    family.load_state_dict(part("family."))
+    numbers = part("family.")
+    # In the numbers' own precision before they are copied, so that none is rounded.
+    family = Family(template, **header["family"]).to(next(iter(numbers.values())).dtype)
+    family.load_state_dict(numbers)
     fixed = part("fixed.")
     for name in {key.split(".")[0] for key in fixed}:
         family.fixed[name] = Encoding(*(fixed[f"{name}.{p}"] for p in ("estimate", "log_precision", "extra")))
-    dtype = next((value.dtype for name, value in part("family.").items()), torch.float32)
-    return family.to(dtype)
+    return family
 
 
 def _short(value: object) -> str:

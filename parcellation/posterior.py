@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from parcellation.errors import BadData, UsageError
@@ -32,13 +33,13 @@ class SubjectPosterior:
     subject: str
     sessions: tuple[str, ...]
     frames: tuple[float, ...]
-    probability: np.ndarray
-    entropy: np.ndarray
-    mutual_information: np.ndarray
-    mask: np.ndarray
-    profile_mean: np.ndarray
-    profile_low: np.ndarray
-    profile_high: np.ndarray
+    probability: Float[np.ndarray, "V K"]
+    entropy: Float[np.ndarray, " V"]
+    mutual_information: Float[np.ndarray, " V"]
+    mask: Bool[np.ndarray, " V"]
+    profile_mean: Float[np.ndarray, "K target"]
+    profile_low: Float[np.ndarray, "K target"]
+    profile_high: Float[np.ndarray, "K target"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ class PopulationPosterior:
     network's probability over subjects, (V, K); both NaN-free, and 0 when no subjects were given.
     """
 
-    probability: np.ndarray
-    entropy: np.ndarray
-    mutual_information: np.ndarray
-    profile_mean: np.ndarray
-    profile_low: np.ndarray
-    profile_high: np.ndarray
-    consensus: np.ndarray
-    betweensd: np.ndarray
+    probability: Float[np.ndarray, "V K"]
+    entropy: Float[np.ndarray, " V"]
+    mutual_information: Float[np.ndarray, " V"]
+    profile_mean: Float[np.ndarray, "K target"]
+    profile_low: Float[np.ndarray, "K target"]
+    profile_high: Float[np.ndarray, "K target"]
+    consensus: Float[np.ndarray, " V"]
+    betweensd: Float[np.ndarray, "V K"]
 
 
 class Posterior:
@@ -106,7 +107,7 @@ class Posterior:
         return self.family.draw(batch, noise, given=self.population, path=False, draws=(self.draws,)).values
 
     @torch.no_grad()
-    def labels(self, values: dict[str, Tensor], observed: Observed) -> Tensor:
+    def labels(self, values: dict[str, Tensor], observed: Observed) -> Float[Tensor, "draws V K"]:
         """Label probabilities of every draw, shape (draws, V, K); exact given the draw and the model's label power."""
         power = self.model.label_power.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
         return self.template.log_joint(values, observed, power)[:, 0, 0].softmax(-1)
@@ -134,7 +135,7 @@ class Posterior:
         )
 
     @torch.no_grad()
-    def of_population(self, subjects: np.ndarray | None, back: Callable) -> PopulationPosterior:
+    def of_population(self, subjects: Float[np.ndarray, "S V K"] | None, back: Callable) -> PopulationPosterior:
         """The population's answer; `subjects` are label probabilities (S, V, K) that it is compared with."""
         maps = self.template.log_map(self.population)[:, 0, 0].exp()
         probability, entropy, information = summarise_labels(maps)
@@ -146,7 +147,9 @@ class Posterior:
         return PopulationPosterior(probability, entropy, information, *profile, consensus, between)
 
 
-def summarise_labels(draws: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def summarise_labels(
+    draws: Float[Tensor, "draws V K"],
+) -> tuple[Float[np.ndarray, "V K"], Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
     """Mean probability (V, K), its entropy, and the mutual information of label and draw, both in bits (V,), float64.
 
     draws: label probabilities of every draw, (draws, V, K). The entropy of the mean is the mean entropy of the draws

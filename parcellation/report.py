@@ -24,6 +24,7 @@ from parcellation.surfaces import Targets
 THUMBNAIL = 230  # pixels of a gallery picture
 GALLERY_LIMIT = 100  # subjects, about 3 MB
 TOP_TARGETS = 8
+FEW = 2  # subjects shown in full size
 CONTRAST_LIMIT = 8  # networks with a contrast picture each
 
 
@@ -115,6 +116,7 @@ def render(content: ReportContent) -> str:
         facts=facts(content),
         population=population_pictures(content),
         shares=network_shares(content),
+        few=subject_pictures(content),
         gallery=gallery(content),
         differences=difference_pictures(content),
         contrasts=contrast_pictures(content),
@@ -172,11 +174,30 @@ def population_pictures(content: ReportContent) -> list[Picture]:
     ]
 
 
+def subject_pictures(content: ReportContent) -> list[Picture]:
+    """Labels and entropy of each subject in full size, where there are few enough for that."""
+    if content.stage is None or len(content.participants) > FEW:
+        return []
+    stage, pictures, networks = content.stage.close_ups(), [], content.networks
+    for row, one in zip(content.participants, content.subjects, strict=True):
+        name, missing = row["participant_id"], ~one.mask
+        labels = figures.render_labels(stage, one.probability, networks, missing=missing)
+        entropy = figures.render_scalar(stage, one.entropy, "entropy (bits)", (0.0, float(np.log2(len(networks)))))
+        mean = f"on average {np.mean(one.entropy):.2f} bits"
+        pictures += [
+            _picture(
+                labels, f"{name}: {describe_shares(one.probability, networks)}.", f"{name}: most probable network."
+            ),
+            _picture(entropy, f"{name}: entropy, {mean}.", f"{name}: uncertainty, {mean}."),
+        ]
+    return pictures
+
+
 def difference_pictures(content: ReportContent) -> list[Picture]:
     """Where subjects differ: the consensus with the population's label, and the spread of probabilities."""
     population = content.population
     consensus = f"Consensus: on average {np.mean(population.consensus):.0%} of subjects have the population's label."
-    if content.stage is None:
+    if content.stage is None or len(content.participants) < 2:
         return []
     stage, spread = content.stage.close_ups(), np.max(population.betweensd, axis=1)
     top = max(0.1, float(np.ceil(10 * spread.max()) / 10))

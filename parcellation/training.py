@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from sklearn.cluster import KMeans
@@ -125,12 +126,12 @@ class Plan:
         digest = hashlib.sha256(repr((self.seed, *key)).encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
-    def members(self, step: int, count: int) -> Tensor:
-        """Positions on the outermost plate for this step, without replacement within an epoch."""
-        size = min(self.batch, count)
-        epoch, place = divmod(step, count // size)
+    def members(self, step: int, count: int) -> Int[Tensor, " n"]:
+        """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches."""
+        parts = -(-count // self.batch)
+        epoch, place = divmod(step, parts)
         order = torch.randperm(count, generator=self.generator("epoch", epoch))
-        return order[place * size : (place + 1) * size].sort().values
+        return order.tensor_split(parts)[place].sort().values
 
     def reduce(self, batch: Batch, step: int, template) -> Batch:
         """Subsample the other plates."""
@@ -255,7 +256,9 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
         yield source.batch(members[start : start + size])
 
 
-def anchor(source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int) -> Tensor:
+def anchor(
+    source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int
+) -> Float[Tensor, "{networks} D"]:
     """Reference fingerprints, shape (K, D): k-means (20 starts) on the group-average fingerprints of the vertices.
 
     Networks are ordered by their centres' first coordinate that differs, so that order does not depend on the starts.
@@ -299,6 +302,7 @@ def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subj
         free.set(population[name] if name in population else concatenate([part[name] for part in parts]))
 
 
+@torch.no_grad()
 def settle_population(family: Family, source: Source, batch: int) -> None:
     """Fix the encoded population sites at their encoding of all training subjects, as part of the model."""
     names = [site.name for site in family.template.population_sites() if site.name not in family.free]

@@ -63,7 +63,7 @@ def test_nested_batches_average_to_the_full_objective(effects, reduced):
     assert max(parts) - min(parts) > 1  # batches differ, their average does not
 
 
-REDUCED = [{"subject": 2}, {"vertex": 1}, {"subject": 1, "vertex": 1}, {"subject": 2, "vertex": 7}]
+REDUCED = [{"subject": 2}, {"vertex": 1}, {"subject": 1, "vertex": 1}, {"subject": 4, "vertex": 7}]
 
 
 @pytest.mark.parametrize("scheme", ["free", "hybrid"])

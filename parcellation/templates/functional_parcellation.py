@@ -19,6 +19,7 @@ It is shared by a subject's sessions, so this sum does not add over sessions and
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from parcellation.plates import Observed, Site, Template, Values
@@ -42,7 +43,7 @@ class FunctionalParcellation(Template):
     likelihood_only = frozenset({"vertex"})
     encoder = "network_pooling"
 
-    def __init__(self, reference: Tensor, frames_reference: float):
+    def __init__(self, reference: Float[Tensor, "K D"], frames_reference: float):
         self.reference, self.frames_reference = reference, frames_reference
         K, D = reference.shape
         self.networks, self.features = K, D
@@ -76,12 +77,14 @@ class FunctionalParcellation(Template):
         mean = values["log_kappa"] + 0.5 * values["slope"].sigmoid() * shortness
         return mean, torch.full_like(mean, SESSION_NOISE)
 
-    def log_map(self, values: Values) -> Tensor:
+    def log_map(self, values: Values) -> Float[Tensor, "*draws 1 1 V K"]:
         """Log probability of every network in the population, shape (*draws, 1, 1, V, K)."""
         contrasts = values["logits_group"]
         return (contrasts @ self.basis.to(contrasts)).log_softmax(-1)
 
-    def log_joint(self, values: Values, observed: Observed, power: Tensor | float = 1.0) -> Tensor:
+    def log_joint(
+        self, values: Values, observed: Observed, power: Tensor | float = 1.0
+    ) -> Float[Tensor, "*draws S 1 V K"]:
         """log p(z = k, x | all other sites): shape (*draws, S, 1, V, K); masked observations count 0.
 
         power <= 1, a number or (S, 1, V), tempers what the data say about a label *inside* the sum over labels, for
@@ -90,7 +93,9 @@ class FunctionalParcellation(Template):
         evidence = self.log_emission(values["mu_session"], values["log_kappa_session"], observed)
         return self.log_map(values) + (evidence * power[..., None] if torch.is_tensor(power) else evidence * power)
 
-    def log_emission(self, profiles: Tensor, log_kappa: Tensor, observed: Observed) -> Tensor:
+    def log_emission(
+        self, profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed
+    ) -> Float[Tensor, "*draws S 1 V K"]:
         """log p(x | z = k, profiles, noise), summed over sessions: shape (*draws, S, 1, V, K).
 
         profiles: (*draws, S, T, 1, K, D); log_kappa: (*draws, S, T, 1). Sessions are added one by one, so that a
@@ -110,13 +115,13 @@ class FunctionalParcellation(Template):
         density = -0.5 * square * (-2 * log_sd).exp() - self.features * (log_sd + 0.5 * math.log(2 * math.pi))
         return torch.where(mask, density, 0.0).unsqueeze(-3)  # (*draws, S, 1, V, K)
 
-    def log_likelihood(self, values: Values, observed: Observed) -> Tensor:
+    def log_likelihood(self, values: Values, observed: Observed) -> Float[Tensor, "*draws S 1 V"]:
         """log p(x | sites) with the label summed out, shape (*draws, S, 1, V); a vertex without data contributes 0."""
         seen = observed.mask.any(1, keepdim=True)
         return torch.where(seen, self.log_joint(values, observed).logsumexp(-1), 0.0)
 
 
-def contrast_basis(networks: int) -> Tensor:
+def contrast_basis(networks: int) -> Float[Tensor, "{networks}-1 {networks}"]:
     """Orthonormal contrasts of K networks (Helmert), shape (K-1, K), float64: a prior on them treats networks alike."""
     K = networks
     basis = torch.tril(torch.ones(K, K, dtype=torch.float64), -1)[1:]

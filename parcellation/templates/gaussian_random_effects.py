@@ -11,6 +11,7 @@ the population mean, the posterior and the evidence are Gaussian algebra, so eve
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from parcellation.plates import Observed, Site, Template, Values
@@ -43,7 +44,7 @@ class GaussianRandomEffects(Template):
             sd_sample=self.sd_sample,
         )
 
-    def log_likelihood(self, values: Values, observed: Observed) -> Tensor:
+    def log_likelihood(self, values: Values, observed: Observed) -> Float[Tensor, "*draws group sample"]:
         """Log density of every sample, shape (*draws, group, sample)."""
         residual = (observed.x - values["group"]) / self.sd_sample
         constant = math.log(self.sd_sample) + 0.5 * math.log(2 * math.pi)
@@ -68,7 +69,7 @@ class GaussianRandomEffects(Template):
         variance = 1 / (self.sd_group**-2 + 1 / spread) + share**2 / total
         return {"population": (population, total.rsqrt()), "group": (group, variance.sqrt())}
 
-    def log_evidence(self, observed: Observed) -> Tensor:
+    def log_evidence(self, observed: Observed) -> Float[Tensor, ""]:
         """Exact log p(x), a number: samples about their group's average, then averages about the population."""
         observed = observed.select(0, observed.mask.any(1).nonzero()[:, 0])  # a group without samples says nothing
         n = observed.mask.sum(1, keepdim=True)[..., None].to(observed.x.dtype)
@@ -86,7 +87,7 @@ class GaussianRandomEffects(Template):
         log_population = 0.5 * (posterior * weighted.square() + (posterior / self.sd_population**2).log()).sum()
         return log_within + log_average + log_population
 
-    def _averages(self, observed: Observed) -> tuple[Tensor, Tensor]:
+    def _averages(self, observed: Observed) -> tuple[Float[Tensor, "G 1 D"], Float[Tensor, "G 1 D"]]:
         """Average of each group's samples and the variance of that average, (G, 1, D); 0 and infinite for none."""
         n = observed.mask.sum(1, keepdim=True)[..., None].to(observed.x.dtype)
         average = (observed.mask[..., None] * observed.x).sum(1, keepdim=True) / n.clamp_min(1)

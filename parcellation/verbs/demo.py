@@ -90,7 +90,8 @@ def _simulated_cohort(run: Path, out: Path) -> Study:
         "repetition_time": REPETITION_TIME,
         "frames": [0, 2 * FRAMES],
     }
-    settings = {"subjects": SUBJECTS, "train": TRAIN, "sessions": 2, "networks": 2, "source": source, "seed": 0}
+    labels = {"noise": "smooth", "steps": 3}  # people differ in patches of a few vertices
+    settings = {"subjects": SUBJECTS, "train": TRAIN, "sessions": 2, "networks": 2, "labels": labels, "source": source}
     write_text(out / "simulation.yaml", yaml.safe_dump(settings, sort_keys=False))
     log.info(simulate(out / "simulation.yaml", out / "cohort", Selection()))
     content = {

@@ -46,7 +46,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         population=run.population(),
         subjects=subjects,
         participants=[participant(one, run.flags(one)) for one in subjects],
-        **_surfaces(run),
+        **surfaces(run),
         recovery=found and found.scores,
         reliability=found and found.reliability,
         retest=agreement and agreement.rows(),
@@ -77,7 +77,8 @@ def _both(run: Inference) -> int | str:
     return len(set(run.model.details["subjects"]) & set(run.cohort.subjects)) or "none"
 
 
-def _surfaces(run: Inference) -> dict:
+def surfaces(run: Inference) -> dict:
+    """Inflated surface to paint on, with the folding of the midthickness as relief; None where there is no surface."""
     mesh = run.ground.region.mesh
     inflated = find_geometry(run.study, mesh, "inflated")
     folded = find_geometry(run.study, mesh, "midthickness")

@@ -4,7 +4,8 @@
 
 Cohorts of `make_synth` go through the product's store; the first subjects train, the last 20 are unseen. Training is
 `parcellation train` in a process of its own, of which CPU seconds (after imports) and peak memory are taken. Prints our
-rows beside the oracle's and the rivals' and writes build/bench/recovery.json.
+rows beside those of the oracle (knows every session's true profiles), of what is attainable (the exact posterior given
+the true population) and of the rivals, and writes build/bench/recovery.json.
 """
 
 import argparse
@@ -83,10 +84,17 @@ def _one(name: str, seed: int) -> dict[str, float]:
     labels = cohort["z"][-UNSEEN:]
     ours = calibration(match_networks(posterior, labels), labels)
     best = calibration(_oracle(cohort), labels)
-    _print(name, seed, ours, best, cost | {"new_subject_ms": milliseconds} | scales)
+    bound = calibration(_attainable(cohort), labels) if name != "easy10" else best
+    _print(
+        name,
+        seed,
+        {"parcellation": ours, "attainable": bound, "oracle": best},
+        cost | {"new_subject_ms": milliseconds} | scales,
+    )
     prefix = name if seed == 0 else f"{name}.seed{seed}"
     figures = {f"{prefix}.{key}": ours[key] for key in ("accuracy", "nll", "ece")}
     figures |= {f"{prefix}.oracle_{key}": best[key] for key in ("accuracy", "nll", "ece")}
+    figures |= {f"{prefix}.attainable_{key}": bound[key] for key in ("accuracy", "nll", "ece")}
     return (
         figures
         | {f"{prefix}.{key}": value for key, value in {**scales, **cost}.items()}
@@ -138,26 +146,69 @@ def _scales(run: Inference) -> dict[str, float]:
     }
 
 
-def _oracle(cohort: dict, draws: int = 4000) -> np.ndarray:
-    """Label posterior of the unseen subjects from the true session profiles, the true group prior and noise."""
+def _prior(cohort: dict, draws: int = 4000) -> np.ndarray:
+    """The true probability of every network at every vertex, over the people's differences in logits."""
     logits, generator = cohort["group_logits"], np.random.default_rng(0)
-    prior = np.zeros_like(logits)
-    for _ in range(draws):
-        weights = np.exp(logits + cohort["sd_logit"] * generator.standard_normal(logits.shape))
-        prior += weights / weights.sum(-1, keepdims=True) / draws
-    posterior = []
-    for X, profiles in zip(cohort["X"][-UNSEEN:], cohort["mu_ses"][-UNSEEN:], strict=True):
-        scores = np.log(prior)
-        for x, mu in zip(X, profiles, strict=True):
-            scores = scores + (x @ mu.T - 0.5 * (mu**2).sum(-1)) / cohort["noise"] ** 2
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        posterior.append(weights / weights.sum(-1, keepdims=True))
-    return np.stack(posterior)
+    return (
+        sum(_softmax(logits + cohort["sd_logit"] * generator.standard_normal(logits.shape)) for _ in range(draws))
+        / draws
+    )
 
 
-def _print(name: str, seed: int, ours: dict, best: dict, cost: dict) -> None:
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def _labels_given(profiles: np.ndarray, X: np.ndarray, prior: np.ndarray, noise: float) -> np.ndarray:
+    evidence = sum(x @ mu.T - 0.5 * (mu**2).sum(-1) for x, mu in zip(X, profiles, strict=True))
+    return _softmax(np.log(prior) + evidence / noise**2)
+
+
+def _oracle(cohort: dict) -> np.ndarray:
+    """Label posterior of the unseen subjects from the true session profiles, the true group prior and noise."""
+    prior, unseen = _prior(cohort), zip(cohort["X"][-UNSEEN:], cohort["mu_ses"][-UNSEEN:], strict=True)
+    return np.stack([_labels_given(mu, X.astype(float), prior, cohort["noise"]) for X, mu in unseen])
+
+
+def _attainable(cohort: dict, sweeps: int = 300, burn: int = 75) -> np.ndarray:
+    """The exact label posterior of the unseen subjects given the true *population*: nobody knows their own profiles.
+
+    Gibbs sampling of labels, subject and session profiles. What no method that has to infer a subject can beat.
+    """
+    prior, answers = _prior(cohort), []
+    for number, X in enumerate(cohort["X"][-UNSEEN:].astype(float)):
+        generator = np.random.default_rng(number)
+        profiles, total = np.repeat(cohort["mu_group"][None], len(X), 0), 0.0
+        for sweep in range(sweeps):
+            p = _labels_given(profiles, X, prior, cohort["noise"])
+            total = total + p * (sweep >= burn)
+            z = (generator.random((len(p), 1)) > p.cumsum(-1)).sum(-1).clip(0, p.shape[-1] - 1)
+            profiles = _draw_profiles(cohort, X, z, generator)
+        answers.append(total / (sweeps - burn))
+    return np.stack(answers)
+
+
+def _draw_profiles(cohort: dict, X: np.ndarray, z: np.ndarray, generator) -> np.ndarray:
+    """Session profiles (T, K, D) given labels: the subject's with the sessions' summed out, then each session's."""
+    K, D = cohort["mu_group"].shape
+    own, between, within = cohort["noise"] ** 2, cohort["sd_sub"] ** 2, cohort["sd_ses"] ** 2
+    profiles = np.empty((len(X), K, D))
+    for k, mu in enumerate(cohort["mu_group"]):
+        count = max(int((z == k).sum()), 1e-9)
+        average = X[:, z == k].sum(1) / count
+        weight, variance = 1 / (within + own / count), 1 / between
+        precision = variance + len(X) * weight
+        subject = (mu * variance + weight * average.sum(0)) / precision
+        subject = subject + generator.standard_normal(D) / np.sqrt(precision)
+        precision = 1 / within + count / own
+        mean = (subject / within + average * count / own) / precision
+        profiles[:, k] = mean + generator.standard_normal(mean.shape) / np.sqrt(precision)
+    return profiles
+
+
+def _print(name: str, seed: int, rows: dict[str, dict], cost: dict) -> None:
     print(f"{name}, seed {seed}: {UNSEEN} unseen subjects      accuracy      NLL      ECE")
-    rows = {"parcellation": ours, "oracle": best}
     for method, scores in rows.items():
         print(f"  {method:<32}{scores['accuracy']:>12.4f}{scores['nll']:>9.4f}{scores['ece']:>9.4f}")
     if seed == 0:
