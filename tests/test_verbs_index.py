@@ -82,5 +82,15 @@ def test_narrowed(fresh, more):
     assert ("1 subject, 2 sessions, 2 runs" if "sim02" in more else "5 subjects, 5 sessions, 5 runs") in said
 
 
+def test_a_file_under_two_subjects_is_65_at_once(fresh):
+    """A link in a tree: every later verb would refuse the manifest."""
+    (fresh.path / "HCP/sim09").symlink_to(fresh.path / "HCP/sim01", target_is_directory=True)
+    said = command("index", fresh.study, code=65)
+    assert "sim09" in said
+    assert "sim01" in said
+    assert "more than once" in said
+    assert not (fresh.path / "work").exists()
+
+
 def test_a_study_and_a_manifest_at_once_is_64(fresh):
     assert "--manifest" in command("index", fresh.study, "--manifest", fresh.path / "m.tsv", code=64)
