@@ -16,6 +16,7 @@ install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.b
 from parcellation.plates import Batch, Observed, Template, gaussian_noise  # noqa: E402
 from parcellation.templates.functional_parcellation import FunctionalParcellation  # noqa: E402
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects  # noqa: E402
+from tests.studies import finished, fresh, patients, prepared, study, treated  # noqa: E402, F401
 
 
 def generator(seed: int) -> torch.Generator:

@@ -8,7 +8,7 @@ import pandas as pd
 from parcellation.config import Study
 from parcellation.errors import BadData
 from parcellation.files import writable_folder
-from parcellation.manifest import check_files, discover, read_manifest, select, summary, write_manifest
+from parcellation.manifest import Finding, check_files, discover, read_manifest, select, summary, write_manifest
 from parcellation.verbs.workspace import Selection, Workspace
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,16 @@ def index(study: Study, selection: Selection) -> str:
     frame, findings = discover(study)
     frame = select(frame, selection.participants, selection.sessions)
     text = summary(frame, findings)
+    unreadable = _unreadable(findings)
+    if selection.strict and unreadable:
+        raise BadData(f"{len(unreadable)} of {len(frame)} runs cannot be read\n{text}")
     if selection.dry_run:
         return text
     writable_folder(workspace.work)
+    before = workspace.manifest.read_bytes() if workspace.manifest.exists() else b""
     write_manifest(frame, workspace.manifest)
-    return f"{text}\nwritten: {workspace.manifest}"
+    word = "unchanged" if workspace.manifest.read_bytes() == before else "written"
+    return f"{text}\n{word}: {workspace.manifest}"
 
 
 def check_manifest(path: Path, strict: bool = False) -> str:
@@ -35,9 +40,15 @@ def check_manifest(path: Path, strict: bool = False) -> str:
     frame = read_manifest(path)
     findings = check_files(frame)
     text = summary(frame, findings)
-    if len(findings) == len(frame) or (strict and findings):
-        raise BadData(f"{path}: {len(findings)} of {len(frame)} runs cannot be read\n{text}")
+    unreadable = _unreadable(findings)
+    if len(unreadable) == len(frame) or (strict and unreadable):
+        raise BadData(f"{path}: {len(unreadable)} of {len(frame)} runs cannot be read\n{text}")
     return text
+
+
+def _unreadable(findings: list[Finding]) -> set[tuple[str, str, str]]:
+    """The runs with a file that cannot be read; a run has several files, and a finding is of one."""
+    return {(one.subject, one.session, one.run) for one in findings if one.kind == "unreadable" and one.subject}
 
 
 def manifest_of(study: Study, workspace: Workspace, selection: Selection) -> pd.DataFrame:

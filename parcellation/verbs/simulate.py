@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from parcellation.config import Study, parse_study
+from parcellation.files import writable_folder
 from parcellation.simulate import simulate as simulate_files
 from parcellation.simulate_fingerprints import simulate_fingerprints
 from parcellation.simulation import load_simulation
@@ -23,7 +24,7 @@ def simulate(config: Path, out: Path, selection: Selection, fingerprints: bool =
     if not fingerprints:
         simulate_files(settings, out, subjects=selection.participants)
         return f"{settings.subjects} subjects simulated in {out}; the truth is in {out / 'truth'}"
-    study = fingerprint_study(Path(out))
+    study = fingerprint_study(writable_folder(out))
     workspace = Workspace(study)
     draws = settings.template
     ground = numbered_ground(draws.vertices, draws.features)

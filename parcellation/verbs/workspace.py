@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parcellation.config import Study, parse_study
 from parcellation.errors import BadData, InputMissing, NothingSelected
-from parcellation.files import checksum, write_json
+from parcellation.files import checksum, write_json, write_text
 from parcellation.labels import label_files
 from parcellation.store import (
     Store,
@@ -22,7 +22,8 @@ from parcellation.surfaces import Targets, Vertices
 
 log = logging.getLogger(__name__)
 
-FROM_MODEL = ("region", "targets", "features")
+FROM_MODEL = ("region", "targets", "features", "model")
+FREE = ("label_file", "file", "names")  # what a study may say otherwise than the model's own
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,15 @@ class Workspace:
         return Ground.from_json(content["ground"]) if content["key"] == key else None
 
 
+def note(workspace: Workspace, unit: str, reasons: list[str]) -> None:
+    """Keep why something was left out of a unit of work, for the report; a file a unit, so that jobs never meet."""
+    path = workspace.excluded / f"{unit}.txt"
+    if reasons:
+        write_text(path, "\n".join(reasons) + "\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
 def ground_key(study: Study) -> dict:
     """The settings that a ground depends on, with checksums of the files they name."""
     content = study.resolved()
@@ -141,7 +151,7 @@ def model_header(folder: Path) -> dict:
 
 
 def resolve(study: Study, model: Path | None = None) -> Study:
-    """The study with region, targets, features and networks from the trained model that it applies, if any.
+    """The study with region, targets, features and model from the trained model that it applies, if any.
 
     Raises BadData when the study itself says something else, naming the key, expected and got.
     """
@@ -153,10 +163,11 @@ def resolve(study: Study, model: Path | None = None) -> Study:
     for section in FROM_MODEL:
         for key in sorted(study.said(section)):
             expected, got = trained[section][key], content[section][key]
-            if key != "label_file" and expected != got:
+            if key not in FREE and expected != got:
                 raise BadData(
                     f"{section}.{key}: the model {folder} was trained with {expected!r}, the study says {got!r}"
                 )
         content[section] = trained[section]
-    content["model"] = trained["model"] | {"file": str(Path(folder).resolve())}
+    names = {"names": study.model.names} if study.model.names else {}
+    content["model"] = content["model"] | names | {"file": str(Path(folder).resolve())}
     return parse_study(content, Path("/study"))
