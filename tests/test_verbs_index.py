@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.studies import command, replace, snapshot
+from tests.studies import PATIENTS, command, replace, snapshot
 
 RUNS = ("sim01", "1"), ("sim01", "2"), ("sim02", "1")
 
@@ -80,6 +80,39 @@ def test_the_manifest_that_is_written_is_a_good_one(finished):
 def test_narrowed(fresh, more):
     said = command("index", fresh.study, *more)
     assert ("1 subject, 2 sessions, 2 runs" if "sim02" in more else "5 subjects, 5 sessions, 5 runs") in said
+
+
+def test_a_manifest_of_other_data_is_not_gone_on_with(study):
+    """The tree was changed in the study, and `index` not run again."""
+    (study.path / "OTHER").mkdir()
+    study.write_study(data={"root": "OTHER"})
+    for verb in ("prepare", "train", "infer"):
+        said = command(verb, study.study, code=65)
+        assert "another root" in said
+        assert "parcellation index" in said
+
+
+def test_a_manifest_that_was_edited_is_indexed_again_first(fresh):
+    rows = list(rows_of(fresh))
+    manifest(fresh, rows)
+    fresh.write_study(data={"layout": "manifest", "root": None, "manifest": "manifest.tsv"})
+    command("index", fresh.study)
+    assert "2 of 2 sessions" in command("prepare", fresh.study, "--participant-label", "sim01")
+    manifest(fresh, rows[:-1])
+    assert "another manifest" in command("prepare", fresh.study, code=65)
+    assert "1 subject, 2 sessions" in command("index", fresh.study)
+    assert "2 of 2 sessions prepared, 2 of them before" in command("prepare", fresh.study)
+
+
+def test_two_studies_do_not_share_a_work_folder(study):
+    """Who forgets `outputs.work` for the new cohort would mix it with the first one."""
+    before = snapshot(study.path / "work")
+    study.write_study("patients.yaml", PATIENTS, data={"root": "HCP"}, outputs={"work": "work"})
+    said = command("index", study.path / "patients.yaml", code=64)
+    assert "'broca'" in said
+    assert "outputs.work" in said
+    command("prepare", study.path / "patients.yaml", code=65)
+    assert snapshot(study.path / "work") == before
 
 
 def test_a_file_under_two_subjects_is_65_at_once(fresh):

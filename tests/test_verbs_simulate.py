@@ -123,3 +123,7 @@ def test_fingerprints_straight_into_a_store_are_trained_on(tmp_path):
     before = snapshot(tmp_path / "out")
     command("simulate", tmp_path / "s.yaml", tmp_path / "out", "--fingerprints")
     assert snapshot(tmp_path / "out") == before
+    content = yaml.safe_load((tmp_path / "out/study.yaml").read_bytes())
+    content["training"]["steps"] = 2
+    replace(tmp_path / "out/study.yaml", yaml.safe_dump(content).encode())
+    assert "trained on 4 subjects" in command("train", tmp_path / "out/study.yaml")

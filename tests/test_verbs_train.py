@@ -1,6 +1,7 @@
 """`train`: one model from prepared sessions, refused where there is none to make, whole or not there."""
 
 import json
+import shutil
 
 import pytest
 
@@ -51,6 +52,20 @@ def test_a_damaged_checkpoint_is_65_and_says_what_to_do(prepared):
 def test_other_settings_make_another_model(study, finished):
     command("train", study.write_study(training={"seed": 1}))
     assert study.model.read_bytes() != finished.model.read_bytes()
+
+
+def test_who_is_taken_out_of_the_manifest_takes_part_in_nothing(prepared):
+    """Prepared fingerprints stay in the work folder; the manifest says who the cohort is."""
+    shutil.rmtree(prepared.path / "HCP/sim02")
+    shutil.rmtree(prepared.run_file("sim03", 2).parent)
+    study = prepared.write_study(training={"subjects": None, "steps": 2})
+    command("index", study)
+    assert "trained on 4 subjects" in command("train", study)
+    details = json.loads((prepared.path / "work/model/model.json").read_text(encoding="utf-8"))["details"]
+    assert details["subjects"] == ["sim01", "sim03", "sim04", "sim05"]
+    assert details["sessions"] == 6
+    assert "4 subjects inferred" in command("infer", study)
+    assert not (prepared.results / "sub-sim02").exists()
 
 
 def test_a_study_that_applies_a_model_is_not_trained_over_it(study):

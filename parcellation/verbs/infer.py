@@ -26,7 +26,7 @@ from parcellation.model_file import TrainedModel, load_model
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
 from parcellation.store import Store
 from parcellation.training import observe
-from parcellation.verbs.index import manifest_of
+from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Inference:
         ground = workspace.ground()
         features = Features.model_validate(model.details["study"]["features"])
         feature_map = FeatureMap.from_arrays(model.arrays, features)
-        store = workspace.store(ground)
+        store = workspace.store(ground, cohort_units(study, workspace))
         whole, damaged = readable(store)
         cohort = open_cohort(store, feature_map, whole)
         model.check(cohort.identity)

@@ -21,7 +21,7 @@ from parcellation.label_power import choose_label_power, refit_map
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.plates import template_class
 from parcellation.training import CohortSource, Plan, anchor, fit, settle_population, warm_start
-from parcellation.verbs.index import manifest_of
+from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
         )
     workspace = Workspace(study)
     ground = workspace.ground()
-    store = workspace.store(ground)
+    store = workspace.store(ground, cohort_units(study, workspace))
     groups = _groups(study, workspace) if study.training.group is not None else {}
     there = list(dict.fromkeys(subject for subject, _ in store.units()))
     subjects = training_subjects(study, there, groups)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class Workspace:
 
     def __init__(self, study: Study):
         self.study, self.work, self.results = study, study.outputs.work, study.outputs.directory
-        self.manifest = self.work / "manifest.tsv"
+        self.manifest, self.origin = self.work / "manifest.tsv", self.work / "manifest.json"
         self.ground_file = self.work / "ground.json"
         self.excluded = self.work / "excluded"
         self.posteriors = self.work / "posterior"
@@ -83,9 +83,9 @@ class Workspace:
             raise InputMissing(f"{self.ground_file}: nothing is prepared yet; run `parcellation prepare` first")
         return Ground.from_json(json.loads(self.ground_file.read_text(encoding="utf-8"))["ground"])
 
-    def store(self, ground: Ground) -> Store:
+    def store(self, ground: Ground, only: Collection[tuple[str, str]] | None = None) -> Store:
         """The fingerprints of this ground; another region or other targets have a folder of their own."""
-        return Store(self.work / "fingerprints" / ground.digest[:12])
+        return Store(self.work / "fingerprints" / ground.digest[:12], only)
 
     def remember(self, ground: Ground, key: dict) -> None:
         """Keep the ground, and what it was made from."""
