@@ -244,17 +244,17 @@ def write_posterior(path: Path, answer: SubjectPosterior, key: str) -> None:
     arrays = {name: np.ascontiguousarray(getattr(answer, name)) for name in ARRAYS}
     rest = {f.name: getattr(answer, f.name) for f in fields(answer) if f.name not in ARRAYS}
     with whole_file(path) as temporary:
-        save_file(arrays, temporary, metadata={"key": key, "answer": json.dumps(rest)})
+        # One entry only: safetensors writes several in any order, and equal answers are to be equal files.
+        save_file(arrays, temporary, metadata={"answer": json.dumps(rest | {"key": key}, sort_keys=True)})
 
 
 def read_posterior(path: Path) -> tuple[SubjectPosterior, str] | None:
     """A subject's kept answer and the key it was kept with; None when there is none or it is damaged."""
     try:
         with safe_open(path, "np") as file:
-            metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            rest = json.loads(metadata["answer"])
+            rest = json.loads((file.metadata() or {})["answer"])
             answer = SubjectPosterior(rest["subject"], tuple(rest["sessions"]), tuple(rest["frames"]), **arrays)
-            return answer, metadata["key"]
+            return answer, rest["key"]
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):
         return None

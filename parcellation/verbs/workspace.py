@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parcellation.config import Study, parse_study
+from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.files import checksum, write_json, write_text
 from parcellation.labels import label_files
@@ -170,4 +170,4 @@ def resolve(study: Study, model: Path | None = None) -> Study:
         content[section] = trained[section]
     names = {"names": study.model.names} if study.model.names else {}
     content["model"] = content["model"] | names | {"file": str(Path(folder).resolve())}
-    return parse_study(content, Path("/study"))
+    return Study.model_validate(content)
