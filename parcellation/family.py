@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+import parcellation.recognition  # noqa: F401  an encoder of its own file, by name
 from parcellation.encoders import Encoding, encoder_class
 from parcellation.errors import UsageError
 from parcellation.flows import make_flow, pushforward
@@ -91,6 +92,7 @@ class Family(nn.Module):
         super().__init__()
         self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, **encoder_settings)
         self.template, self.cards, self.schemes = template, dict(cards), scheme_sites(template, scheme)
+        self.generative = template.generative
         encoded = [site for site in template.sites if self.schemes[site.name] == "encoded"]
         build = encoder_class(encoder or template.encoder)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None

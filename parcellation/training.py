@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from parcellation.elbo import training_loss
+from parcellation.elbo import Estimator, training_loss
 from parcellation.encoders import ENCODERS, concatenate
 from parcellation.errors import BadData, Stopped
 from parcellation.family import Family
@@ -151,23 +151,25 @@ def fit(
     identity: str = "",
     progress: Callable[[int, float], None] = lambda step, loss: None,
     stop: Callable[[], bool] = lambda: False,
+    estimator: Estimator = training_loss,
 ) -> np.ndarray:
     """Optimise the family in place; returns the training loss of every step, in nats (not an ELBO).
 
-    checkpoint: file that the state is saved to, and continued from when it is of the same plan and `identity`.
+    checkpoint: file that the state is saved to, and continued from when it is of this plan, estimator and `identity`.
     stop: asked after every step; when it says yes the state is saved and Stopped is raised.
+    estimator: of the loss and its gradient, from `elbo`.
     Raises BadData, naming the step, when the loss is not finite.
     """
     template, device = family.template, next(family.parameters()).device
     optimisers = _optimisers(family, plan.learning_rate)
-    losses, key = [], _key(family, plan, identity)
+    losses, key = [], _key(family, plan, f"{identity} {estimator.__name__}")
     if checkpoint is not None:
         losses = _restore(checkpoint, key, family, optimisers)
     for step in range(len(losses), plan.steps):
         count = source.cards[template.unit_plate]
         batch = plan.reduce(source.batch(plan.members(step, count)), step, template)
         noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
-        losses.append(_step(family, batch, noise, optimisers, plan.rate(step), step))
+        losses.append(_step(estimator(family, batch, noise).tensor, optimisers, plan.rate(step), step))
         progress(step + 1, losses[-1])
         last, stopping = step + 1 == plan.steps, stop()
         if checkpoint is not None and (last or stopping or (step + 1) % plan.checkpoint_every == 0):
@@ -177,8 +179,7 @@ def fit(
     return np.array(losses)
 
 
-def _step(family: Family, batch: Batch, noise, optimisers, rate: float, step: int) -> float:
-    loss = training_loss(family, batch, noise).tensor
+def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
     if not torch.isfinite(loss):
         raise BadData(f"training: the loss at step {step + 1} is {loss.item()}; expected a finite number of nats")
     for optimiser, factor in optimisers:

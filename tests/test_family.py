@@ -242,7 +242,7 @@ def test_settled_encodings_move_with_the_weights(effects):
 
 def test_an_unknown_encoder_is_refused_with_the_names_there_are(effects):
     template, observed = effects
-    with pytest.raises(UsageError, match="expected one of deep_set, network_pooling, got 'transformer'"):
+    with pytest.raises(UsageError, match="expected one of deep_set, network_pooling, recognition, got 'transformer'"):
         Family(template, full(template, observed).cards, encoder="transformer")
 
 
