@@ -11,6 +11,7 @@ from jaxtyping import install_import_hook
 
 # Before any of them is imported. The data side says its shapes in docstrings, and checks what it reads from files.
 MODEL_SIDE = ("plates", "templates", "encoders", "flows", "family", "elbo", "training", "model_file", "posterior")
+MODEL_SIDE += ("approximation", "baselines")
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 
 from parcellation.plates import Batch, Observed, Template, gaussian_noise  # noqa: E402
