@@ -28,6 +28,7 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     try:
+        _one_thread_each()
         options = _parser().parse_args(arguments)
         _start_logging(options.verbose)
         with _termination_interrupts():
@@ -59,6 +60,15 @@ def _termination_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _one_thread_each() -> None:
+    """Numerical libraries sum in an order that depends on their threads, so results would depend on the machine.
+
+    They read this when they are loaded, which is later. Whoever sets it knows better; training has a setting of its own.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 class _Parser(argparse.ArgumentParser):
