@@ -65,7 +65,7 @@ def _termination_interrupts() -> Iterator[None]:
 def _one_thread_each() -> None:
     """Numerical libraries sum in an order that depends on their threads, so results would depend on the machine.
 
-    They read this when they are loaded, which is later. Whoever sets it knows better; training has a setting of its own.
+    They read this when they are loaded, which is later. Whoever sets it knows better; training has its own setting.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
