@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from parcellation.approximation import Approximation
 from parcellation.elbo import Estimator, training_loss
 from parcellation.encoders import ENCODERS, concatenate
 from parcellation.errors import BadData, Stopped
@@ -144,7 +145,7 @@ class Plan:
 
 
 def fit(
-    family: Family,
+    family: Approximation,
     source: Source,
     plan: Plan,
     checkpoint: Path | None = None,
@@ -191,7 +192,7 @@ def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
     return loss.item()
 
 
-def _optimisers(family: Family, rate: float) -> list[tuple[torch.optim.Optimizer, float]]:
+def _optimisers(family: Approximation, rate: float) -> list[tuple[torch.optim.Optimizer, float]]:
     rows = [free.rows.weight for free in family.free.values() if free.sparse]
     rest = [p for p in family.parameters() if all(p is not row for row in rows)]
     pairs = [(torch.optim.Adam(rest, lr=rate, betas=(0.9, BETA)), 1.0)]
@@ -200,7 +201,7 @@ def _optimisers(family: Family, rate: float) -> list[tuple[torch.optim.Optimizer
     return pairs
 
 
-def _key(family: Family, plan: Plan, identity: str) -> str:
+def _key(family: Approximation, plan: Plan, identity: str) -> str:
     shapes = {name: list(value.shape) for name, value in family.state_dict().items()}
     content = json.dumps([identity, repr(plan), family.schemes, family.cards, shapes], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
