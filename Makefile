@@ -15,16 +15,18 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench-recovery gpu-check clean
+.PHONY: help demo test test-slow lint bench-recovery bench-estimators bench-digits gpu-check clean
 
 help:
-	@echo "make demo            posterior maps of Broca's area from real files, in build/demo"
-	@echo "make test            style, import contracts, tests"
-	@echo "make test-slow       the long proofs"
-	@echo "make lint            style and import contracts only"
-	@echo "make bench-recovery  what is recovered of cohorts of known truth, beside rival methods"
-	@echo "make gpu-check       the tests that need a CUDA device"
-	@echo "make clean           remove .venv, build and caches"
+	@echo "make demo              posterior maps of Broca's area from real files, in build/demo"
+	@echo "make test              style, import contracts, tests"
+	@echo "make test-slow         the long proofs"
+	@echo "make lint              style and import contracts only"
+	@echo "make bench-recovery    what is recovered of cohorts of known truth, beside rival methods"
+	@echo "make bench-estimators  variance and result of the gradient's estimators, on random effects"
+	@echo "make bench-digits      auto-encoders of handwritten digits: evidence, and its bounds"
+	@echo "make gpu-check         the tests that need a CUDA device"
+	@echo "make clean             remove .venv, build and caches"
 
 demo: $(INSTALLED)
 	$(BIN)/parcellation demo
@@ -41,7 +43,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
 # Each benchmark prints a table and writes build/bench/NAME.json.
-bench-recovery: bench-%: $(INSTALLED)
+bench-recovery bench-estimators bench-digits: bench-%: $(INSTALLED)
 	$(BIN)/python -m pipelines.benchmarks.$*
 
 gpu-check: $(INSTALLED)

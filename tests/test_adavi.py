@@ -46,10 +46,10 @@ def test_its_best_weights_miss_random_effects_by_the_mean_field_gap_on_any_data_
 
 def test_training_on_one_data_set_finds_the_mean_field_gap():
     template = GaussianRandomEffects(2, 1.0, 1.0, 1.0)
-    observed = template.simulate(6, 3, generator(0))
+    observed = template.simulate(4, 3, generator(0))
     rival = build(Adavi, full(template, observed), template)
-    fit(rival, Whole(template, full(template, observed)), Plan(600, 6, 0.02, 0, {}))
-    missing, error = gap(rival, template, observed, 500)
+    fit(rival, Whole(template, full(template, observed)), Plan(200, 4, 0.03, 0, {}))
+    missing, error = gap(rival, template, observed, 2000)
     assert missing == pytest.approx(mean_field_gap(template, observed), abs=0.1 + 4 * error)
 
 

@@ -1,6 +1,5 @@
 """Laws that every rival obeys: densities are normalised, batches average, rows move when visited."""
 
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -65,7 +64,8 @@ class Independent(Template):
         return observed.x.new_full((1, self.dimensions), 0.5), observed.x.new_full((1, self.dimensions), 1.5)
 
     def log_likelihood(self, values, observed) -> Float[Tensor, "*draws member"]:
-        return observed.mask * Normal(values["theta"], 0.8).log_prob(observed.x).sum(-1)
+        sd = observed.x.new_tensor(0.8)
+        return observed.mask * Normal(values["theta"], sd).log_prob(observed.x).sum(-1)
 
     def hyperparameters(self) -> dict:
         return dict(dimensions=self.dimensions)
@@ -80,7 +80,8 @@ class Independent(Template):
         return mean, torch.full_like(mean, precision**-0.5)
 
     def log_evidence(self, observed: Observed) -> float:
-        return float(Normal(0.5, (1.5**2 + 0.8**2) ** 0.5).log_prob(observed.x).sum())
+        mean, sd = observed.x.new_tensor([0.5, (1.5**2 + 0.8**2) ** 0.5])
+        return float(Normal(mean, sd).log_prob(observed.x).sum())
 
 
 def mean_field_gap(template: GaussianRandomEffects, observed: Observed) -> float:
@@ -107,21 +108,31 @@ def best_mean_field(template: GaussianRandomEffects, observed: Observed) -> dict
 
 
 def gap(rival, template, observed, draws: int = 200) -> tuple[float, float]:
-    """Nats below the evidence, and standard error."""
-    bound = elbo(rival, full(template, observed), noise(1), draws)
-    return float(template.log_evidence(observed)) - bound.mean, bound.standard_error
+    """Nats by which its bound is below the evidence, and the standard error; all draws at once."""
+    missing = template.log_evidence(observed) - log_ratios(rival, template, observed, draws)
+    return float(missing.mean()), float(missing.std() / draws**0.5)
 
 
+@torch.no_grad()
 def log_ratios(rival, template, observed, draws: int) -> Tensor:
     """log p(x, theta) - log q(theta) of single draws."""
-    with torch.no_grad():
-        draw = rival.draw(full(template, observed), noise(3), path=False, draws=(draws,))
+    draw = rival.draw(full(template, observed), noise(3), path=False, draws=(draws,))
     total = template.log_likelihood(draw.values, observed).flatten(1).sum(1)
     for site in template.sites:
         mean, sd = site.prior(draw.values, observed)
         total = total + Normal(mean, sd).log_prob(draw.values[site.name]).flatten(1).sum(1)
         total = total - draw.log_q[site.name].flatten(1).sum(1)
     return total
+
+
+@pytest.mark.parametrize("kind", FREE + ENCODED)
+def test_its_bound_is_that_of_elbo(kind, effects):
+    template, observed = effects
+    rival = build(kind, full(template, observed), template, shake=0.1)
+    bound = elbo(rival, full(template, observed), noise(0), 50)
+    missing, error = gap(rival, template, observed, 1000)
+    both = (error**2 + bound.standard_error**2) ** 0.5
+    assert float(template.log_evidence(observed)) - bound.mean == pytest.approx(missing, abs=4.5 * both)
 
 
 @pytest.mark.parametrize("kind", FREE + ENCODED)
@@ -155,7 +166,7 @@ def test_the_importance_identity(kind):
     observed = template.simulate(2, 2, generator(0))
     rival, draws = build(kind, full(template, observed), template, shake=0.1), 20_000
     if kind in FREE:
-        fit(rival, Whole(template, full(template, observed)), Plan(60, 2, 0.02, 0, {}))
+        fit(rival, Whole(template, full(template, observed)), Plan(30, 2, 0.03, 0, {}))
     ratio = (log_ratios(rival, template, observed, draws) - template.log_evidence(observed)).exp()
     assert float(ratio.std()) > 0.005
     # Weights that are too heavy-tailed would make the standard error a lie.
@@ -187,8 +198,8 @@ def test_batches_average_to_the_full_objective(kind, effects, ragged):
     for template, observed, plate in ((*effects, "group"), (ragged.template, ragged.observed, "vertex")):
         whole, of = full(template, observed), recorded_noise(5)
         rival = build(kind, whole, template, shake=0.2)
-        pairs = itertools.combinations(range(whole.cards[plate]), 2)
-        batches = [whole] + [template.reduce(whole, {plate: torch.tensor(pair)}) for pair in pairs]
+        members = torch.arange(whole.cards[plate])[:, None]
+        batches = [whole] + [template.reduce(whole, {plate: member}) for member in members]
         with torch.no_grad():
             every, *parts = [float(_objective(rival, b, rival.draw(b, of(template, b)))) for b in batches]
         assert sum(parts) / len(parts) == pytest.approx(every, rel=1e-10)
@@ -242,7 +253,7 @@ def test_the_same_seed_gives_the_same_weights(kind, effects):
 def test_the_path_gradient_is_unbiased(kind, effects):
     template, observed = effects
     batch = full(template, observed)
-    rival, draws, rounds = build(kind, batch, template, shake=0.1), 50, 30
+    rival, draws, rounds = build(kind, batch, template, shake=0.1), 50, 16
 
     def gradient(seed: int, path: bool) -> Tensor:
         rival.zero_grad()
@@ -253,7 +264,8 @@ def test_the_path_gradient_is_unbiased(kind, effects):
     difference = torch.stack([gradient(seed, True) - gradient(seed, False) for seed in range(rounds)])
     score = difference.mean(0) / (difference.std(0) / rounds**0.5).clamp_min(1e-12)
     assert float(difference.std()) > 1e-4  # they are two estimators
-    assert float(score.abs().max()) < 6.5  # the largest of up to 2,500 scores, of 29 degrees of freedom
+    # A biased estimator is off in most of its parameters; the largest score of thousands says nothing.
+    assert float(score.square().mean()) < 2.0
 
 
 @pytest.mark.parametrize("kind", FREE + ENCODED)
