@@ -41,7 +41,7 @@ def test_the_family_is_the_case_of_equal_weights(flow, effects, ragged):
 def test_exact_at_the_posterior(effects):
     template, observed = effects
     batch = full(template, observed)
-    rival = copy_of(exact_family(template, observed), template, batch, "precision")
+    rival = copy_of(exact_family(template, observed, "precision"), template, batch, "precision")
     missing, error = gap(rival, template, observed, 10)
     assert missing == pytest.approx(0, abs=1e-9)
     assert error < 1e-9
@@ -64,7 +64,9 @@ def test_its_weights_grow_with_the_plate():
     def count(groups: int) -> int:
         return sum(p.numel() for p in PerVariable(template, dict(group=groups, sample=5)).parameters())
 
-    flow = sum(p.numel() for p in Family(template, dict(group=1, sample=5), "free").flows["group"].parameters())
+    flow = sum(
+        p.numel() for p in Family(template, dict(group=1, sample=5), "free", "precision").flows["group"].parameters()
+    )
     assert count(5) - count(4) == 2 * 2 + flow
 
 
@@ -73,6 +75,6 @@ def test_training_on_reduced_batches_finds_the_posterior():
     template = GaussianRandomEffects(2, 1.0, 1.0, 1.0)
     observed = template.simulate(4, 3, generator(0))
     rival = build(PerVariable, full(template, observed), template)
-    fit(rival, Whole(template, full(template, observed)), Plan(300, 2, 0.03, 0, {}))
+    fit(rival, Whole(template, full(template, observed)), Plan(300, 2, 0.03, 0, {}, row_rate=5.0))
     missing, error = gap(rival, template, observed)
     assert -4 * error < missing < 0.1 < mean_field_gap(template, observed)
