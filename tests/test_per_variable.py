@@ -13,7 +13,7 @@ from tests.test_family import exact_family, shaken
 from tests.test_rival import build, gap, mean_field_gap, set_rows
 
 
-def copy_of(family: Family, template, batch, flow: str) -> PerVariable:
+def copy_of(family: Family, template, batch, flow: str | None = None) -> PerVariable:
     """The rival whose ground variables all have the family's flow."""
     rival = build(PerVariable, batch, template, flow=flow)
     for site in template.sites:
@@ -24,7 +24,7 @@ def copy_of(family: Family, template, batch, flow: str) -> PerVariable:
     return rival
 
 
-@pytest.mark.parametrize("flow", ["precision", "affine"])
+@pytest.mark.parametrize("flow", [None, "precision", "centred", "affine"])
 def test_the_family_is_the_case_of_equal_weights(flow, effects, ragged):
     for template, observed in (effects, (ragged.template, ragged.observed)):
         batch = full(template, observed)
@@ -41,7 +41,7 @@ def test_the_family_is_the_case_of_equal_weights(flow, effects, ragged):
 def test_exact_at_the_posterior(effects):
     template, observed = effects
     batch = full(template, observed)
-    rival = copy_of(exact_family(template, observed, "precision"), template, batch, "precision")
+    rival = copy_of(exact_family(template, observed), template, batch)
     missing, error = gap(rival, template, observed, 10)
     assert missing == pytest.approx(0, abs=1e-9)
     assert error < 1e-9
@@ -64,9 +64,8 @@ def test_its_weights_grow_with_the_plate():
     def count(groups: int) -> int:
         return sum(p.numel() for p in PerVariable(template, dict(group=groups, sample=5)).parameters())
 
-    flow = sum(
-        p.numel() for p in Family(template, dict(group=1, sample=5), "free", "precision").flows["group"].parameters()
-    )
+    family = Family(template, dict(group=1, sample=5), "free")
+    flow = sum(p.numel() for p in family.flows["group"].parameters())
     assert count(5) - count(4) == 2 * 2 + flow
 
 

@@ -18,18 +18,19 @@ from torch.nn.utils import parameters_to_vector
 from parcellation.baselines.rival import Rival, event_size, sum_event
 from parcellation.encoders import Encoding, encoder_class
 from parcellation.flows import make_flow
-from parcellation.plates import Site, Template
+from parcellation.plates import Batch, Site, Template
 
 
 class PerVariable(Rival):
     """Rows of [estimate, log precision, weights of the flow]; all start from the same flow.
 
-    flow: name of the flow of every site, or a mapping from site to name.
+    flow: name of the flow of every site, or a mapping from site to name; by default what the free scheme has.
     """
 
-    def __init__(self, template: Template, cards: Mapping[str, int], flow: str | Mapping[str, str] = "precision"):
+    def __init__(self, template: Template, cards: Mapping[str, int], flow: str | Mapping[str, str] | None = None):
         self.extra = encoder_class(template.encoder).extra
-        kinds = {site.name: flow if isinstance(flow, str) else flow[site.name] for site in template.sites}
+        kinds = _default_flows(template) if flow is None else flow
+        kinds = {site.name: kinds if isinstance(kinds, str) else kinds[site.name] for site in template.sites}
         flows = {name: make_flow(kind, self.extra) for name, kind in kinds.items()}
         starts = {
             site.name: torch.cat(
@@ -40,6 +41,21 @@ class PerVariable(Rival):
         super().__init__(template, cards, starts)
         self.architecture = flows  # a plain mapping: their weights are in the rows
 
+    def encodings(self, batch: Batch) -> dict[str, Tensor]:
+        """Rows, those of centred flows with the prior's mean where the parents are at their medians."""
+        rows = super().encodings(batch)
+        if not any(flow.centred for flow in self.architecture.values()):
+            return rows
+        medians: dict[str, Tensor] = {}
+        for site in self.template.sites:
+            mean, sd = site.prior(medians, batch.scored)
+            shape = self.template.shape(site, batch.scored)
+            if self.architecture[site.name].centred:
+                centre = mean.expand(shape).reshape(*rows[site.name].shape[:-1], -1)
+                rows[site.name] = torch.cat([rows[site.name], centre], -1)
+            medians[site.name] = self.conditional(site, rows[site.name], mean, sd).push(mean.new_zeros(shape))
+        return rows
+
     def conditional(self, site: Site, parameters: Tensor, mean: Tensor, sd: Tensor) -> "OwnFlows":
         """Every ground variable's own flow, at the prior given the sampled parents."""
         return OwnFlows(self.architecture[site.name], site.event, self.extra, parameters, mean, sd)
@@ -47,7 +63,7 @@ class PerVariable(Rival):
 
 @dataclass(frozen=True)
 class OwnFlows:
-    """Flows of one architecture, whose encodings and weights are rows: shape (*plates, P)."""
+    """Flows of one architecture, whose encodings, weights and centres, if they have them, are rows (*plates, P)."""
 
     flow: nn.Module
     event: tuple[int, ...]
@@ -84,8 +100,15 @@ class OwnFlows:
         rest = row[2 * size :]
         for name, parameter in self.flow.named_parameters():
             weights[name], rest = rest[: parameter.numel()].reshape(parameter.shape), rest[parameter.numel() :]
-        encoding = Encoding(estimate, log_precision, estimate.new_zeros(*self.event, self.extra))
+        centre = rest.reshape(self.event) if self.flow.centred else None
+        encoding = Encoding(estimate, log_precision, estimate.new_zeros(*self.event, self.extra), centre)
         return functional_call(self.flow, weights, (encoding, mean, sd))
+
+
+def _default_flows(template: Template) -> dict[str, str]:
+    """Those of `Family` with free encodings."""
+    rare = {site.name for site in template.sites if template.unit_plate in site.plates}
+    return {site.name: "centred" if site.name in rare else "precision" for site in template.sites}
 
 
 def _log_density(transform: Transform, mean: Tensor, sd: Tensor, value: Tensor, event: int) -> Tensor:
