@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import AffineTransform, Normal, kl_divergence
 
+from parcellation.approximation import Approximation
 from parcellation.family import Draw, Family
 from parcellation.plates import Batch, Noise, Site
 
@@ -39,15 +40,15 @@ class Elbo:
     standard_error: float
 
 
-Estimator = Callable[[Family, Batch, Noise], TrainingLoss]
+Estimator = Callable[[Approximation, Batch, Noise], TrainingLoss]
 
 
-def path_gradient(family: Family, batch: Batch, noise: Noise) -> TrainingLoss:
+def path_gradient(family: Approximation, batch: Batch, noise: Noise) -> TrainingLoss:
     """The loss of one step on a batch of reduced cardinality; log q has no gradient but through the draw."""
     return TrainingLoss(-_objective(family, batch, family.draw(batch, noise)))
 
 
-def sgvb_a(family: Family, batch: Batch, noise: Noise) -> TrainingLoss:
+def sgvb_a(family: Approximation, batch: Batch, noise: Noise) -> TrainingLoss:
     """The same loss with its total gradient."""
     return TrainingLoss(-_objective(family, batch, family.draw(batch, noise, path=False)))
 
@@ -73,7 +74,7 @@ def sgvb_b(family: Family, batch: Batch, noise: Noise) -> TrainingLoss:
 training_loss: Estimator = path_gradient  # what a study is trained with
 
 
-def elbo(family: Family, batch: Batch, noise: Noise, draws: int = 100) -> Elbo:
+def elbo(family: Approximation, batch: Batch, noise: Noise, draws: int = 100) -> Elbo:
     """The evidence lower bound with all data; raises ValueError for a reduced batch."""
     check_whole(batch, "an ELBO")
     with torch.no_grad():
@@ -90,7 +91,7 @@ def check_whole(batch: Batch, what: str) -> None:
         raise ValueError(f"{what} needs the full data: expected {batch.cards}, got {tuple(batch.scored.mask.shape)}")
 
 
-def log_ratios(family: Family, batch: Batch, draw: Draw) -> dict[str, Tensor]:
+def log_ratios(family: Approximation, batch: Batch, draw: Draw) -> dict[str, Tensor]:
     """log p - log q of every drawn site, shape (*draws, *plates)."""
     ratios = {}
     for site in family.template.sites:
@@ -101,11 +102,11 @@ def log_ratios(family: Family, batch: Batch, draw: Draw) -> dict[str, Tensor]:
     return ratios
 
 
-def _objective(family: Family, batch: Batch, draw: Draw) -> Float[Tensor, ""]:
+def _objective(family: Approximation, batch: Batch, draw: Draw) -> Float[Tensor, ""]:
     return _weighted(family, batch, draw, log_ratios(family, batch, draw))
 
 
-def _weighted(family: Family, batch: Batch, draw: Draw, ratios: Mapping[str, Tensor]) -> Float[Tensor, ""]:
+def _weighted(family: Approximation, batch: Batch, draw: Draw, ratios: Mapping[str, Tensor]) -> Float[Tensor, ""]:
     template = family.template
     total = template.weight(template.plates, batch) * template.log_likelihood(draw.values, batch.scored).sum()
     for site in template.sites:
