@@ -10,7 +10,10 @@ import torch
 from jaxtyping import install_import_hook
 
 # Before any of them is imported. The data side says its shapes in docstrings, and checks what it reads from files.
-MODEL_SIDE = ("plates", "templates", "encoders", "flows", "family", "elbo", "training", "model_file", "posterior")
+MODEL_SIDE = (
+    "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "flows", "family",
+    "elbo", "training", "model_file", "posterior",
+)  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 
 from parcellation.plates import Batch, Observed, Template, gaussian_noise  # noqa: E402
