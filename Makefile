@@ -7,6 +7,7 @@ PYTHON ?= $(shell for one in python3.11 python3 python; do \
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+ENGINE := .venv-workflow/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Measured on two cores, a second process gains nothing: it loads all libraries once more. Elsewhere: make test WORKERS=4
 WORKERS ?= 0
@@ -15,16 +16,19 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench-recovery gpu-check clean
+.PHONY: help demo test test-slow lint bench-recovery bench-estimators bench-digits gpu-check clean
 
 help:
-	@echo "make demo            posterior maps of Broca's area from real files, in build/demo"
-	@echo "make test            style, import contracts, tests"
-	@echo "make test-slow       the long proofs"
-	@echo "make lint            style and import contracts only"
-	@echo "make bench-recovery  what is recovered of cohorts of known truth, beside rival methods"
-	@echo "make gpu-check       the tests that need a CUDA device"
-	@echo "make clean           remove .venv, build and caches"
+	@echo "make demo              posterior maps of Broca's area from real files, in build/demo"
+	@echo "make test              style, import contracts, tests"
+	@echo "make test-slow         the long proofs"
+	@echo "make lint              style and import contracts only"
+	@echo "make bench-recovery    what is recovered of cohorts of known truth, beside rival methods"
+	@echo "make bench-estimators  variance and result of the gradient's estimators, on random effects"
+	@echo "make bench-digits      auto-encoders of handwritten digits: evidence, and its bounds"
+	@echo "make reproduce       the paper's experiments, judged against the exact evidence (SIZE=small or full)"
+	@echo "make gpu-check         the tests that need a CUDA device"
+	@echo "make clean             remove .venv, build and caches"
 
 demo: $(INSTALLED)
 	$(BIN)/parcellation demo
@@ -41,7 +45,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
 # Each benchmark prints a table and writes build/bench/NAME.json.
-bench-recovery: bench-%: $(INSTALLED)
+bench-recovery bench-estimators bench-digits: bench-%: $(INSTALLED)
 	$(BIN)/python -m pipelines.benchmarks.$*
 
 gpu-check: $(INSTALLED)
@@ -50,7 +54,7 @@ gpu-check: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu -rs || $(NONE_YET)
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-workflow build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # torch comes first: a torch 2.13.0 that is there already, such as a build for the CPU only, is kept.

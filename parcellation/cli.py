@@ -1,11 +1,14 @@
 """The console command: parses, sets up logging, and calls one verb; imports a verb's rooms only when it runs."""
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from parcellation import __version__
@@ -25,9 +28,11 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     try:
+        _one_thread_each()
         options = _parser().parse_args(arguments)
         _start_logging(options.verbose)
-        print(_run(options))
+        with _termination_interrupts():
+            print(_run(options))
         return 0
     except ParcellationError as error:
         print(f"parcellation: {error}", file=sys.stderr)
@@ -44,6 +49,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 75
 
 
+@contextlib.contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """SIGTERM, by which a cluster ends a job, acts as Ctrl-C does: half-written files are removed on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may receive signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _one_thread_each() -> None:
+    """Numerical libraries sum in an order that depends on their threads, so results would depend on the machine.
+
+    They read this when they are loaded, which is later. Whoever sets it knows better; training has its own setting.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse ends with code 2; ours is 64."""
 
@@ -58,13 +85,21 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in VERBS.items():
         verb = verbs.add_parser(name, help=text, description=text)
         _ARGUMENTS.get(name, _study_argument)(verb)
-        _common_arguments(verb)
+        _common_arguments(verb, name)
     return parser
 
 
-def _common_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--participant-label", nargs="+", metavar="SUBJECT", help="only these subjects")
-    verb.add_argument("--session-label", nargs="+", metavar="SESSION", help="only these sessions")
+# The verbs that a filter narrows; the others refuse it, since what is ignored in silence is believed to act.
+BY_SUBJECT = ("index", "prepare", "infer", "simulate")
+BY_SESSION = ("index", "prepare", "infer")
+
+
+def _common_arguments(verb: argparse.ArgumentParser, name: str) -> None:
+    verb.set_defaults(participant_label=None, session_label=None)
+    if name in BY_SUBJECT:
+        verb.add_argument("--participant-label", nargs="+", metavar="SUBJECT", help="only these subjects")
+    if name in BY_SESSION:
+        verb.add_argument("--session-label", nargs="+", metavar="SESSION", help="only these sessions")
     verb.add_argument("-w", "--work-dir", type=Path, help="in place of the study's outputs.work")
     verb.add_argument("-v", "--verbose", action="count", default=0, help="say more")
     verb.add_argument("--dry-run", action="store_true", help="say what would be done")
@@ -109,17 +144,22 @@ def _run(options: argparse.Namespace) -> str:
     from parcellation.verbs.workspace import Selection
 
     selection = Selection(options.participant_label, options.session_label, options.strict, options.dry_run)
-    # The function of a verb has its name.
-    verb = importlib.import_module(f"parcellation.verbs.{options.verb}")
     if options.verb == "simulate":
-        return verb.simulate(options.config, options.out, selection, options.fingerprints)
+        return _verb(options)(options.config, options.out, selection, options.fingerprints)
     if options.verb == "demo":
-        return verb.demo(options.out, selection)
+        return _verb(options)(options.out, selection)
+    if options.verb == "index" and (options.manifest is None) == (options.study is None):
+        raise UsageError("index: expected a study file, or --manifest FILE\nusage: parcellation index STUDY")
     if options.verb == "index" and options.manifest is not None:
-        return verb.check_manifest(options.manifest, options.strict)
-    if options.study is None:
-        raise UsageError("index: expected a study file, or --manifest FILE")
-    return getattr(verb, options.verb)(_study(options), selection)
+        return _verb(options, "check_manifest")(options.manifest, options.strict)
+    # A wrong study is found before a verb's libraries are loaded, which takes seconds.
+    study = _study(options)
+    return _verb(options)(study, selection)
+
+
+def _verb(options: argparse.Namespace, function: str | None = None) -> Callable[..., str]:
+    """The function of a verb has its name, if not another."""
+    return getattr(importlib.import_module(f"parcellation.verbs.{options.verb}"), function or options.verb)
 
 
 def _study(options: argparse.Namespace):

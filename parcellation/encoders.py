@@ -74,7 +74,7 @@ class DeepSet(nn.Module):
 ENCODERS = {"deep_set": DeepSet, "network_pooling": NetworkPooling}
 
 
-def encoder_class(name: str) -> type[DeepSet] | type[NetworkPooling]:
+def encoder_class(name: str) -> type[nn.Module]:
     """An encoder by its name; raises UsageError with the names there are."""
     if name not in ENCODERS:
         raise UsageError(f"encoder: expected one of {', '.join(ENCODERS)}, got {name!r}")

@@ -6,12 +6,13 @@ those of subjects and sessions, so that a new subject needs no training.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+import parcellation.recognition  # noqa: F401  an encoder of its own file, by name
 from parcellation.encoders import Encoding, encoder_class
 from parcellation.errors import UsageError
 from parcellation.flows import make_flow, pushforward
@@ -76,7 +77,8 @@ class Draw:
 class Family(nn.Module):
     """q for one template grounded at the full cardinalities `cards`.
 
-    flow: name of the flow of every site, or a mapping from site to name.
+    flow: name of the flow of every site, or a mapping from site to name; by default `centred` for free sites on the
+    outermost plate, whose rows are visited rarely, and `precision` for the others.
     """
 
     def __init__(
@@ -84,18 +86,20 @@ class Family(nn.Module):
         template: Template,
         cards: Mapping[str, int],
         scheme: str = "hybrid",
-        flow: str | Mapping[str, str] = "precision",
+        flow: str | Mapping[str, str] | None = None,
         encoder: str | None = None,
         **encoder_settings,
     ):
         super().__init__()
         self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, **encoder_settings)
         self.template, self.cards, self.schemes = template, dict(cards), scheme_sites(template, scheme)
+        self.generative = template.generative
         encoded = [site for site in template.sites if self.schemes[site.name] == "encoded"]
         build = encoder_class(encoder or template.encoder)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
         self.fixed: dict[str, Encoding] = {}  # encoded population sites, settled once training has ended
-        names = {site.name: flow if isinstance(flow, str) else flow[site.name] for site in template.sites}
+        names = self._default_flows() if flow is None else flow
+        names = {site.name: names if isinstance(names, str) else names[site.name] for site in template.sites}
         self.flows = nn.ModuleDict({name: make_flow(kind, build.extra) for name, kind in names.items()})
         self.free = nn.ModuleDict(
             {
@@ -107,11 +111,13 @@ class Family(nn.Module):
 
     def _apply(self, function, recurse=True):
         """Settled encodings move with the weights."""
-        self.fixed = {
-            n: Encoding(function(e.estimate), function(e.log_precision), function(e.extra))
-            for n, e in self.fixed.items()
-        }
+        self.fixed = {name: encoding.map(function) for name, encoding in self.fixed.items()}
         return super()._apply(function, recurse)
+
+    def _default_flows(self) -> dict[str, str]:
+        unit = self.template.unit_plate
+        rare = {s.name for s in self.template.sites if unit in s.plates and self.schemes[s.name] == "free"}
+        return {site.name: "centred" if site.name in rare else "precision" for site in self.template.sites}
 
     def population_encodings(self) -> dict[str, Encoding]:
         """Encodings of the population sites that are part of the model: free ones, and encoded ones once settled."""
@@ -121,11 +127,16 @@ class Family(nn.Module):
     @torch.no_grad()
     def centre(self, observed: Observed) -> dict[str, Tensor]:
         """Medians of the population sites that are part of the model: what encoders measure new data against."""
-        values: dict[str, Tensor] = {}
-        for name, encoding in self.population_encodings().items():
-            mean, sd = self.template.site(name).prior(values, observed)
-            values[name] = self.flows[name](encoding, mean, sd)(mean)
-        return values
+        return self._medians(self.population_encodings(), observed)[0]
+
+    def _medians(self, encodings: Mapping[str, Encoding], observed: Observed) -> tuple[dict, dict[str, Encoding]]:
+        """Medians of these sites with the parents at theirs, and the encodings, those of centred flows with centres."""
+        medians, centred = {}, {}
+        for name, encoding in encodings.items():
+            mean, sd = self.template.site(name).prior(medians, observed)
+            centred[name] = replace(encoding, centre=mean) if self.flows[name].centred else encoding
+            medians[name] = self.flows[name](centred[name], mean, sd)(mean)
+        return medians, centred
 
     def encodings(self, batch: Batch) -> dict[str, Encoding]:
         """One encoding per ground variable of every site of the batch."""
@@ -135,13 +146,30 @@ class Family(nn.Module):
             result = {name: self._scored(name, encoding, batch) for name, encoding in result.items()}
         for name, free in self.free.items():
             result[name] = free(batch.index)
-        return result | self.fixed
+        result |= self.fixed
+        if not any(flow.centred for flow in self.flows.values()):
+            return result
+        return self._medians({site.name: result[site.name] for site in self.template.sites}, batch.scored)[1]
+
+    def answers(self, observations: Mapping[str, Encoding], observed: Observed) -> dict[str, Encoding]:
+        """Encodings for the rows of free sites, parents first, from noisy observations of their ground variables.
+
+        A row of a centred flow holds the posterior's median instead of the observation.
+        """
+        medians, answers = {}, dict(observations)
+        for name, seen in observations.items():
+            mean, sd = self.template.site(name).prior(medians, observed)
+            share = (seen.log_precision + 2 * sd.log()).sigmoid()
+            medians[name] = mean + share * (seen.estimate - mean)
+            if self.flows[name].centred:
+                answers[name] = replace(seen, estimate=medians[name])
+        return answers
 
     def draw_population(self, observed: Observed, noise: Noise, draws: int) -> dict[str, Tensor]:
         """Draws of the population sites, shape (draws, *plates, *event), with the outermost plate of size 1."""
         values: dict[str, Tensor] = {}
         with torch.no_grad():
-            for name, encoding in self.population_encodings().items():
+            for name, encoding in self._medians(self.population_encodings(), observed)[1].items():
                 site = self.template.site(name)
                 mean, sd = site.prior(values, observed)
                 base = mean + sd * noise(name, (draws,) + self.template.shape(site, observed))
@@ -153,8 +181,9 @@ class Family(nn.Module):
         site = self.template.site(name)
         for plate in self.template.likelihood_only & batch.index.keys() & set(site.plates):
             d, index = self.template.plates.index(plate), batch.index[plate]
-            parts = (encoding.estimate, encoding.log_precision, encoding.extra)
-            encoding = Encoding(*(p.index_select(d, index) if p.shape[d] > 1 else p for p in parts))
+            encoding = encoding.map(
+                lambda part, d=d, index=index: part.index_select(d, index) if part.shape[d] > 1 else part
+            )
         return encoding
 
     def draw(

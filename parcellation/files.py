@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import filecmp
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from parcellation.errors import CannotWrite, FileFailure
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path with the same suffixes; move it to `path` on success, remove it on failure.
 
+    A file that holds the same already is left as it is, with its time: what is made from it need not be made again.
     Raises FileFailure when the operating system refuses (disk full, folder gone).
     """
     path = Path(path)
@@ -27,6 +29,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.close(handle)
         temporary = Path(name)
         yield temporary
+        if path.is_file() and filecmp.cmp(temporary, path, shallow=False):
+            return
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())

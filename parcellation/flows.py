@@ -29,13 +29,11 @@ class PrecisionFlow(nn.Module):
     not tied as they are in an affine flow of the encoding alone.
     """
 
+    centred = False
+
     def __init__(self, extra: int, hidden: int = 16):
         super().__init__()
-        self.correct = MLP(1 + extra, 2, [hidden], activation=nn.SiLU)
-        with torch.no_grad():
-            # Small, not zero: every weight has a gradient from the first step on.
-            self.correct[-1].weight.mul_(0.01)
-            self.correct[-1].bias.zero_()
+        self.correct = _small(MLP(1 + extra, 2, [hidden], activation=nn.SiLU))
 
     def forward(
         self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
@@ -50,20 +48,48 @@ class PrecisionFlow(nn.Module):
         return AffineTransform(mean + ratio.sigmoid() * offset - scale * mean, scale)
 
 
+class CentredFlow(nn.Module):
+    r"""The same combination for encodings that are parameters: the estimate m is the posterior's median itself.
+
+    With c the mean of the prior conditional where the parents are at their medians, and w = sigmoid(log(tau s^2)):
+
+        theta = m + (1 - w) (mu - c) + sqrt(1 - w) (u - mu)
+
+    In `PrecisionFlow` the mean is (1 - w) mu + w m. While rows are far from learned, w learns to make up for m instead
+    of the width, and so does a gain; slopes in the parents are then wrong, the parents' posterior as narrow as that
+    makes it, and too narrow to tell the slope. Here mean and width are learned apart, and the slope with the width. A
+    small network of r = log(tau s^2), shared by the site's ground variables, corrects r.
+    """
+
+    centred = True
+
+    def __init__(self, extra: int, hidden: int = 16):
+        super().__init__()
+        self.correct = _small(MLP(1 + extra, 1, [hidden], activation=nn.SiLU))
+
+    def forward(
+        self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
+    ) -> AffineTransform:
+        """The transform from u to theta; mean and sd are the prior conditional's."""
+        ratio = encoding.log_precision + 2 * sd.log()
+        extra = encoding.extra.expand(*ratio.shape, -1)
+        ratio = ratio + self.correct(torch.cat([ratio[..., None] / 5, extra], -1))[..., 0]
+        scale = (0.5 * nn.functional.logsigmoid(-ratio)).exp()
+        return AffineTransform(encoding.estimate + scale.square() * (mean - encoding.centre) - scale * mean, scale)
+
+
 class AffineFlow(nn.Module):
     r"""Plain conditional affine flow: theta = exp(a) u + b with (a, b) a network of encoding and parents.
 
     The network has a linear path beside its hidden layer, because posterior means of Gaussian models are linear.
     """
 
+    centred = False
+
     def __init__(self, extra: int, hidden: int = 16):
         super().__init__()
-        self.linear = nn.Linear(4 + extra, 2)
-        self.bend = MLP(4 + extra, 2, [hidden], activation=nn.SiLU)
-        with torch.no_grad():
-            for layer in (self.linear, self.bend[-1]):
-                layer.weight.mul_(0.01)
-                layer.bias.zero_()
+        self.linear = _small(nn.Linear(4 + extra, 2))
+        self.bend = _small(MLP(4 + extra, 2, [hidden], activation=nn.SiLU))
 
     def forward(
         self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
@@ -75,7 +101,16 @@ class AffineFlow(nn.Module):
         return AffineTransform(shift, log_scale.exp())
 
 
-FLOWS = {"precision": PrecisionFlow, "affine": AffineFlow}
+def _small(network: nn.Module) -> nn.Module:
+    """The network with small outputs: not zero, so that every weight has a gradient from the first step on."""
+    last = network if isinstance(network, nn.Linear) else network[-1]
+    with torch.no_grad():
+        last.weight.mul_(0.01)
+        last.bias.zero_()
+    return network
+
+
+FLOWS = {"precision": PrecisionFlow, "centred": CentredFlow, "affine": AffineFlow}
 
 
 def make_flow(name: str, extra: int) -> nn.Module:

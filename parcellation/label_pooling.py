@@ -152,7 +152,7 @@ def map_mode(
 
     Starts at counts with one half added, which is near the mode and on its flatter side.
     """
-    counted = labels.sum(-1, keepdim=True)
+    basis, counted = basis.to(labels), labels.sum(-1, keepdim=True)
     logits = (labels + 0.5).log() @ basis.mT
     for _ in range(steps):
         share = (logits @ basis).softmax(-1)

@@ -208,12 +208,14 @@ def discover(study: Study) -> tuple[pd.DataFrame, list[Finding]]:
 
     Rows are ordered by subject, session, run. A run whose file is a stub (empty, a Git LFS pointer, a dead link) stays
     in the table and is listed, so that nobody disappears. Raises InputMissing, NotADataset when no run is found, and
-    NothingSelected when the study's group is nobody's.
+    NothingSelected when the study's group is nobody's. Raises BadData when one file is the bold of two runs.
     """
     if study.data.layout == "manifest":
         frame, findings = read_manifest(study.data.manifest), []
     else:
         frame, findings = _discover_tree(Path(study.data.root), load_layout(study.data.layout))
+        if doubled := _doubled(frame, frame["bold"].tolist()):
+            raise BadData("\n".join(f"{study.data.root}: {one}" for one in doubled[:10]))
     if study.data.group is not None:
         there = sorted(set(frame["group"]) - {""})
         frame = frame[frame["group"] == study.data.group].reset_index(drop=True)

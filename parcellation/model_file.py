@@ -85,8 +85,7 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
             plain[name] = value
     tensors |= {f"family.{name}": value for name, value in family.state_dict().items()}
     for name, encoding in family.fixed.items():
-        for part in ("estimate", "log_precision", "extra"):
-            tensors[f"fixed.{name}.{part}"] = getattr(encoding, part)
+        tensors |= {f"fixed.{name}.{part}": value for part, value in encoding.parts().items()}
     arrays = {name: value.detach().cpu().contiguous().numpy() for name, value in tensors.items()}
     arrays |= {f"features.{name}": np.ascontiguousarray(value) for name, value in model.arrays.items()}
     with whole_file(folder / "model.safetensors") as temporary:
@@ -145,7 +144,8 @@ def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
     family.load_state_dict(numbers)
     fixed = part("fixed.")
     for name in {key.split(".")[0] for key in fixed}:
-        family.fixed[name] = Encoding(*(fixed[f"{name}.{p}"] for p in ("estimate", "log_precision", "extra")))
+        parts = {key.split(".")[1]: value for key, value in fixed.items() if key.split(".")[0] == name}
+        family.fixed[name] = Encoding(**parts)
     return family
 
 

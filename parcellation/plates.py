@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from parcellation.errors import UsageError
 
@@ -95,13 +95,15 @@ class Template(ABC):
     """A hierarchical model: its plates, its sites in an order in which every parent comes first, and its likelihood.
 
     `reducible` names the plates that a mini-batch may subsample; `likelihood_only` those of them that encoders must
-    still see whole; `encoder` the encoder made for it.
+    still see whole; `encoder` the encoder made for it. `generative` holds parameters of the model itself, which are
+    trained together with the family's; None where the model has none but its sites.
     """
 
     plates: ClassVar[tuple[str, ...]]
     reducible: ClassVar[frozenset[str]]
     likelihood_only: ClassVar[frozenset[str]] = frozenset()
     encoder: ClassVar[str] = "deep_set"
+    generative: nn.Module | None = None
     sites: tuple[Site, ...]
 
     @abstractmethod

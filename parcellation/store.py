@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,11 +80,12 @@ def input_key(paths: Iterable[Path], settings: dict) -> dict:
 class Store:
     """A folder of units, one safetensors file each, with what they are measured on and with in `identity-*.json`.
 
-    Files appear whole or not at all. Processes that share a store hold a unit's `claim` while they make it.
+    Files appear whole or not at all. Processes that share a store hold a unit's `claim` while they make it. `only`
+    narrows `units` to some subjects' sessions, as if no others were there.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = Path(folder)
+    def __init__(self, folder: Path, only: Collection[tuple[str, str]] | None = None):
+        self.folder, self.only = Path(folder), only
         self._identities: dict[str, tuple[Vertices, Targets]] = {}
         self._verified: dict[Path, tuple] = {}
 
@@ -98,7 +99,8 @@ class Store:
     def units(self) -> list[tuple[str, str]]:
         """Subject and session of every unit that is there, in natural order."""
         names = (FILE.fullmatch(path.name) for path in self.folder.glob("sub-*.safetensors"))
-        return sorted((name.groups() for name in names if name), key=lambda unit: [natural(part) for part in unit])
+        units = [name.groups() for name in names if name and (self.only is None or name.groups() in self.only)]
+        return sorted(units, key=lambda unit: [natural(part) for part in unit])
 
     @contextlib.contextmanager
     def claim(self, subject: str, session: str) -> Iterator[bool]:

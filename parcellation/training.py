@@ -22,18 +22,19 @@ from safetensors.torch import save_file
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from parcellation.elbo import training_loss
+from parcellation.approximation import Approximation
+from parcellation.elbo import Estimator, training_loss
 from parcellation.encoders import ENCODERS, concatenate
 from parcellation.encoding import Streamed
 from parcellation.errors import BadData, Stopped
 from parcellation.family import Family
 from parcellation.files import whole_file
 from parcellation.plates import Batch, Observed, gaussian_noise
+from parcellation.row_adam import RowAdam
 
 log = logging.getLogger(__name__)
 
 KEPT = 256 << 20  # bytes of features
-SPARSE_RATE = 5.0  # rows of free encodings are visited rarely, so they move further at each visit
 WARM_UP = 20  # steps
 BETA = 0.95  # large gradients of the first steps must be forgotten within an epoch or two
 
@@ -108,7 +109,10 @@ def observe(read) -> Observed:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to optimise: steps, members of the outermost plate a step, members of another plate in the likelihood."""
+    """How to optimise: steps, members of the outermost plate a step, members of another plate in the likelihood.
+
+    row_rate: rows of the outermost plate are visited rarely, so they move this many times further at each visit.
+    """
 
     steps: int
     batch: int
@@ -116,6 +120,7 @@ class Plan:
     seed: int
     subsample: Mapping[str, int]
     checkpoint_every: int = 100
+    row_rate: float = 15.0
 
     def rate(self, step: int) -> float:
         """Learning rate: a short rise, then half a cosine down to nothing, which averages the last steps' noise out."""
@@ -145,30 +150,32 @@ class Plan:
 
 
 def fit(
-    family: Family,
+    family: Approximation,
     source: Source,
     plan: Plan,
     checkpoint: Path | None = None,
     identity: str = "",
     progress: Callable[[int, float], None] = lambda step, loss: None,
     stop: Callable[[], bool] = lambda: False,
+    estimator: Estimator = training_loss,
 ) -> np.ndarray:
     """Optimise the family in place; returns the training loss of every step, in nats (not an ELBO).
 
-    checkpoint: file that the state is saved to, and continued from when it is of the same plan and `identity`.
+    checkpoint: file that the state is saved to, and continued from when it is of this plan, estimator and `identity`.
     stop: asked after every step; when it says yes the state is saved and Stopped is raised.
+    estimator: of the loss and its gradient, from `elbo`.
     Raises BadData, naming the step, when the loss is not finite.
     """
     template, device = family.template, next(family.parameters()).device
-    optimisers = _optimisers(family, plan.learning_rate)
-    losses, key = [], _key(family, plan, identity)
+    optimisers = _optimisers(family, plan)
+    losses, key = [], _key(family, plan, f"{identity} {estimator.__name__}")
     if checkpoint is not None:
         losses = _restore(checkpoint, key, family, optimisers)
     for step in range(len(losses), plan.steps):
         count = source.cards[template.unit_plate]
         batch = plan.reduce(source.batch(plan.members(step, count)), step, template)
         noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
-        losses.append(_step(family, batch, noise, optimisers, plan.rate(step), step))
+        losses.append(_step(estimator(family, batch, noise).tensor, optimisers, plan.rate(step), step))
         progress(step + 1, losses[-1])
         last, stopping = step + 1 == plan.steps, stop()
         if checkpoint is not None and (last or stopping or (step + 1) % plan.checkpoint_every == 0):
@@ -178,8 +185,7 @@ def fit(
     return np.array(losses)
 
 
-def _step(family: Family, batch: Batch, noise, optimisers, rate: float, step: int) -> float:
-    loss = training_loss(family, batch, noise).tensor
+def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
     if not torch.isfinite(loss):
         raise BadData(f"training: the loss at step {step + 1} is {loss.item()}; expected a finite number of nats")
     for optimiser, factor in optimisers:
@@ -191,16 +197,16 @@ def _step(family: Family, batch: Batch, noise, optimisers, rate: float, step: in
     return loss.item()
 
 
-def _optimisers(family: Family, rate: float) -> list[tuple[torch.optim.Optimizer, float]]:
+def _optimisers(family: Approximation, plan: Plan) -> list[tuple[torch.optim.Optimizer, float]]:
     rows = [free.rows.weight for free in family.free.values() if free.sparse]
     rest = [p for p in family.parameters() if all(p is not row for row in rows)]
-    pairs = [(torch.optim.Adam(rest, lr=rate, betas=(0.9, BETA)), 1.0)]
+    pairs = [(torch.optim.Adam(rest, lr=plan.learning_rate, betas=(0.9, BETA)), 1.0)]
     if rows:
-        pairs.append((torch.optim.SparseAdam(rows, lr=rate, betas=(0.9, BETA)), SPARSE_RATE))
+        pairs.append((RowAdam(rows, lr=plan.learning_rate), plan.row_rate))
     return pairs
 
 
-def _key(family: Family, plan: Plan, identity: str) -> str:
+def _key(family: Approximation, plan: Plan, identity: str) -> str:
     shapes = {name: list(value.shape) for name, value in family.state_dict().items()}
     content = json.dumps([identity, repr(plan), family.schemes, family.cards, shapes], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
@@ -239,9 +245,6 @@ def _restore(path: Path, key: str, family: Family, optimisers) -> list[float]:
             if name.startswith(f"optimiser.{number}."):
                 _, _, parameter, entry = name.split(".")
                 state["state"].setdefault(int(parameter), {})[entry] = value
-        for entry in state["state"].values():  # SparseAdam counts its steps as a plain number
-            if isinstance(optimiser, torch.optim.SparseAdam):
-                entry["step"] = int(entry["step"])
         optimiser.load_state_dict(state)
     losses = tensors["losses"].tolist()
     log.info("continuing from step %d (%s)", len(losses), path)
@@ -296,9 +299,10 @@ def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subj
         population = encoder.population(sums, source.cards[template.unit_plate])
         centre = encoder.centre(population, chunk.seen)
     rows = {name for name, free in family.free.items() if name not in population}
-    parts = [
-        encoder.subject_encodings(encoder.summarise(c.seen, centre)) for c in chunks(source, template, batch) if rows
-    ]
+    parts = []
+    for chunk in chunks(source, template, batch) if rows else ():
+        seen = population | encoder.subject_encodings(encoder.summarise(chunk.seen, centre))
+        parts.append(family.answers({site.name: seen[site.name] for site in template.sites}, chunk.seen))
     for name, free in family.free.items():
         free.set(population[name] if name in population else concatenate([part[name] for part in parts]))
 

@@ -11,14 +11,15 @@ from jaxtyping import install_import_hook
 
 # Before any of them is imported. The data side says its shapes in docstrings, and checks what it reads from files.
 MODEL_SIDE = (
-    "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "flows", "family",
-    "elbo", "training", "model_file", "posterior",
+    "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "recognition",
+    "flows", "family", "approximation", "baselines", "elbo", "importance", "training", "model_file", "posterior",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 
 from parcellation.plates import Batch, Observed, Template, gaussian_noise  # noqa: E402
 from parcellation.templates.functional_parcellation import FunctionalParcellation  # noqa: E402
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects  # noqa: E402
+from tests.studies import finished, fresh, patients, prepared, study, treated  # noqa: E402, F401
 
 
 def generator(seed: int) -> torch.Generator:

@@ -1,14 +1,16 @@
 """The objective: averaged over all batches it is the full evidence lower bound; an ELBO is never of a part."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
-from parcellation.elbo import elbo, training_loss
+from parcellation.elbo import elbo, path_gradient, sgvb_a, sgvb_b, training_loss
 from parcellation.errors import UsageError
 from parcellation.family import Family
-from parcellation.plates import Batch
+from parcellation.flows import FLOWS
+from parcellation.plates import Batch, Observed
 from tests.conftest import draw_cohort, full, generator, noise
 from tests.test_family import exact_family, shaken
 
@@ -46,6 +48,18 @@ def all_batches(template, batch: Batch, reduced: dict[str, int]):
 
 def objective(family, batch, of) -> float:
     return -float(training_loss(family, batch, of(batch)).tensor.detach())
+
+
+ESTIMATORS = [path_gradient, sgvb_a, sgvb_b]
+
+
+def gradient(estimator, family, batch, noise) -> torch.Tensor:
+    """The loss of one draw, then its gradient with respect to every parameter, as one vector."""
+    family.zero_grad()
+    loss = estimator(family, batch, noise).tensor
+    loss.backward()
+    parts = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in family.parameters()]
+    return torch.cat([loss.detach()[None], *(part.flatten() for part in parts)])
 
 
 def average_over_batches(family, template, observed, reduced) -> tuple[float, float, list[float]]:
@@ -153,3 +167,101 @@ def test_a_masked_session_changes_no_loss(ragged):
     one = objective(family, ragged.batch, of)
     other = objective(family, full(template, other_frames(ragged.batch)), of)
     assert one == pytest.approx(other, rel=1e-12)
+
+
+# Estimators
+
+
+def test_the_study_is_trained_with_the_path_gradient():
+    assert training_loss is path_gradient
+
+
+def test_estimators_a_and_path_have_the_same_value(ragged):
+    family = shaken(Family(ragged.template, ragged.batch.cards, "hybrid").double(), 0.2)
+    values = [float(e(family, ragged.batch, noise(0)).tensor.detach()) for e in ESTIMATORS]
+    assert values[0] == values[1]
+    assert values[2] != pytest.approx(values[1], rel=1e-6)
+
+
+def sigma_points(template, batch: Batch):
+    """Noises whose average is the expectation of every polynomial of degree two: +-sqrt(n) along each of n axes."""
+    sizes = {site.name: template.shape(site, batch.scored) for site in template.sites}
+    total = sum(math.prod(shape) for shape in sizes.values())
+    for point in total**0.5 * torch.cat([torch.eye(total), -torch.eye(total)]).double():
+        parts = point.split([math.prod(shape) for shape in sizes.values()])
+        values = {name: part.reshape(sizes[name]) for name, part in zip(sizes, parts, strict=True)}
+        yield lambda name, shape, values=values: values[name]
+
+
+@pytest.mark.parametrize("groups", [None, [3, 1]], ids=["all groups", "two of four"])
+def test_estimators_have_the_same_expectation_exactly(groups, effects):
+    # With Gaussian flows that are linear in their parents, losses and gradients are quadratic in the noise.
+    template, observed = effects
+    family, batch = shaken(exact_family(template, observed), 0.3), full(template, observed)
+    if groups is not None:
+        batch = template.reduce(batch, {"group": torch.tensor(groups)})
+    rows = {
+        e: torch.stack([gradient(e, family, batch, of) for of in sigma_points(template, batch)]) for e in ESTIMATORS
+    }
+    for other in (path_gradient, sgvb_b):
+        assert torch.allclose(rows[other].mean(0), rows[sgvb_a].mean(0), rtol=1e-9, atol=1e-9)
+        assert float((rows[other] - rows[sgvb_a]).std(0).max()) > 1  # they are three estimators
+
+
+def check_same_expectation(family, batch, draws: int) -> None:
+    """Value and gradient of sgvb_a against the others, paired: the same draws."""
+    rows = {e: torch.stack([gradient(e, family, batch, noise(seed)) for seed in range(draws)]) for e in ESTIMATORS}
+    for other in (path_gradient, sgvb_b):
+        difference = rows[other] - rows[sgvb_a]
+        # A path gradient has the same value, and rows without data have no gradient: no difference at all.
+        score = difference.mean(0) / (difference.std(0) / draws**0.5).clamp_min(1e-9)
+        assert float(score.abs().max()) < 5  # the largest of a few hundred standard scores
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_estimators_have_the_same_expectation_with_every_flow(flow, effects):
+    template, observed = effects
+    family = shaken(Family(template, full(template, observed).cards, "hybrid", flow).double(), 0.3)
+    check_same_expectation(family, template.reduce(full(template, observed), {"group": torch.tensor([3, 1])}), 60)
+
+
+def test_estimators_have_the_same_expectation_where_labels_are_enumerated():
+    drawn = draw_cohort((3, 2, 4))
+    family = shaken(Family(drawn.template, drawn.batch.cards, "hybrid").double(), 0.2)
+    batch = drawn.template.reduce(drawn.batch, {"subject": torch.tensor([2, 0]), "vertex": torch.tensor([1, 3])})
+    check_same_expectation(family, batch, 30)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("reduced", [{"group": 2}, {"group": 1, "sample": 3}], ids=str)
+def test_gradients_of_batches_average_to_the_full_one(estimator, reduced, effects):
+    # The mini-batch factor N / M, exactly: every batch has its part of the same noise.
+    template, observed = effects
+    family, whole = shaken(exact_family(template, observed), 0.3), full(template, observed)
+    of = common_noise(template, observed, 5)
+    parts = [gradient(estimator, family, batch, of(batch)) for batch in all_batches(template, whole, reduced)]
+    expected = gradient(estimator, family, whole, of(whole))
+    assert torch.allclose(torch.stack(parts).mean(0), expected, rtol=1e-9, atol=1e-9)
+    assert float(torch.stack(parts).std(0).max()) > 1
+
+
+def test_the_closed_divergence_of_a_population_is_not_random(effects):
+    # Without data and with groups at their prior, the only term left is KL(q(population) || prior).
+    template, observed = effects
+    nothing = Observed(torch.zeros_like(observed.x), torch.zeros_like(observed.mask))
+    family = shaken(exact_family(template, observed), 0.3)
+    with torch.no_grad():
+        one, other = (float(sgvb_b(family, full(template, nothing), noise(seed)).tensor) for seed in (0, 1))
+        sampled = [float(sgvb_a(family, full(template, nothing), noise(seed)).tensor) for seed in range(200)]
+    assert one == other > 0
+    deviation = torch.tensor(sampled).std() / 200**0.5
+    assert one == pytest.approx(sum(sampled) / 200, abs=4 * float(deviation))
+
+
+def test_only_the_path_gradient_vanishes_at_the_exact_posterior(effects):
+    template, observed = effects
+    family, batch = exact_family(template, observed), full(template, observed)
+    rows = {e: torch.stack([gradient(e, family, batch, noise(seed))[1:] for seed in range(5)]) for e in ESTIMATORS}
+    assert float(rows[path_gradient].abs().max()) < 1e-9
+    assert float(rows[sgvb_a].std(0).max()) > 0.1
+    assert float(rows[sgvb_b].std(0).max()) > 0.1

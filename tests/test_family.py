@@ -81,16 +81,20 @@ def test_every_parameter_gets_a_gradient(scheme, flow, effects, ragged):
             assert gradient.abs().max() > 0, name
 
 
-def exact_family(template, observed) -> Family:
+def exact_family(template, observed, flow: str | None = None) -> Family:
     """The free family whose encodings and flows are the closed-form posterior of the random effects."""
-    family = Family(template, full(template, observed).cards, "free").double()
+    family = Family(template, full(template, observed).cards, "free", flow).double()
     average, spread = template._averages(observed)
     precision = 1 / (template.sd_group**2 + spread)
     total = precision.sum(0, keepdim=True)
     nothing = torch.zeros(1, 1, 1, 1, dtype=torch.float64)
     population = (precision * average).sum(0, keepdim=True) / total
-    family.free["population"].set(Encoding(population, total.log(), nothing))
-    family.free["group"].set(Encoding(average, -spread.log(), nothing))
+    seen = {
+        "population": Encoding(population, total.log(), nothing),
+        "group": Encoding(average, -spread.log(), nothing),
+    }
+    for name, answer in family.answers(seen, observed).items():
+        family.free[name].set(answer)
     with torch.no_grad():
         for flow in family.flows.values():
             for parameter in flow.correct.parameters():
@@ -242,7 +246,7 @@ def test_settled_encodings_move_with_the_weights(effects):
 
 def test_an_unknown_encoder_is_refused_with_the_names_there_are(effects):
     template, observed = effects
-    with pytest.raises(UsageError, match="expected one of deep_set, network_pooling, got 'transformer'"):
+    with pytest.raises(UsageError, match="expected one of deep_set, network_pooling, recognition, got 'transformer'"):
         Family(template, full(template, observed).cards, encoder="transformer")
 
 

@@ -1,12 +1,14 @@
 """Flows: inverse, Jacobian, gradients, and the cases that have a known answer."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.distributions import Normal
 
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
-from parcellation.flows import FLOWS, PrecisionFlow, make_flow, pushforward
+from parcellation.flows import FLOWS, CentredFlow, PrecisionFlow, make_flow, pushforward
 from tests.conftest import generator
 
 
@@ -27,7 +29,8 @@ def inputs():
     log_precision = torch.randn(4, 1, generator=g, dtype=torch.float64)
     extra = torch.randn(4, 1, 1, generator=g, dtype=torch.float64)
     sd = torch.rand(4, 3, generator=g, dtype=torch.float64) + 0.2
-    return Encoding(estimate, log_precision, extra), mean, sd, u
+    centre = torch.randn(4, 3, generator=g, dtype=torch.float64)
+    return Encoding(estimate, log_precision, extra, centre), mean, sd, u
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -74,7 +77,7 @@ def test_every_parameter_has_a_gradient_from_the_first_step_on(name, inputs):
 def test_a_flow_does_not_depend_on_the_order_of_ground_variables(name, inputs):
     encoding, mean, sd, u = inputs
     flow, order = shaken(name), torch.tensor([2, 0, 3, 1])
-    shuffled = Encoding(encoding.estimate[order], encoding.log_precision[order], encoding.extra[order])
+    shuffled = encoding.map(lambda part: part[order])
     assert torch.allclose(flow(shuffled, mean[order], sd[order])(u[order]), flow(encoding, mean, sd)(u)[order])
 
 
@@ -93,6 +96,22 @@ def test_the_precision_flow_is_exact_for_a_gaussian_observation(inputs):
     expected = (encoding.log_precision.exp() * encoding.estimate + sd**-2 * mean) / precision
     assert torch.allclose(transform(mean), expected, atol=1e-12)
     assert torch.allclose((transform.scale * sd).expand(4, 3), precision.rsqrt(), atol=1e-12)
+
+
+def test_the_centred_flow_is_the_precision_flow_of_the_observation_that_its_answer_is_of(inputs):
+    seen, mean, sd, _ = inputs
+    share = (seen.log_precision + 2 * sd.log()).sigmoid()
+    answer = replace(seen, estimate=seen.centre + share * (seen.estimate - seen.centre))
+    one = conjugate(PrecisionFlow(1).double())(seen, mean, sd)
+    other = conjugate(CentredFlow(1).double())(answer, mean, sd)
+    assert torch.allclose(other.loc, one.loc, atol=1e-12)
+    assert torch.allclose(other.scale, one.scale, atol=1e-12)
+
+
+def test_the_estimate_of_a_centred_flow_is_the_median_at_the_centre_whatever_its_weights(inputs):
+    encoding, _, sd, _ = inputs
+    transform = shaken("centred")(encoding, encoding.centre, sd)
+    assert torch.allclose(transform(encoding.centre), encoding.estimate, atol=1e-12)
 
 
 def test_without_information_the_posterior_is_the_prior(inputs):
@@ -116,5 +135,5 @@ def test_single_precision_stands_sharp_posteriors():
 
 
 def test_an_unknown_flow_is_refused_with_the_names_there_are():
-    with pytest.raises(UsageError, match="expected one of precision, affine, got 'planar'"):
+    with pytest.raises(UsageError, match="expected one of precision, centred, affine, got 'planar'"):
         make_flow("planar", 0)

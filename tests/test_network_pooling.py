@@ -46,16 +46,35 @@ def test_twice_the_vertices_leave_the_estimates(ragged):
 
 def test_a_masked_vertex_or_session_is_a_removed_one(ragged):
     encoder, centre = NetworkPooling(ragged.template, ragged.template.sites), centre_of(ragged)
-    subject = ragged.subject(2)  # without vertex 4, and perhaps without some sessions
-    there = subject.mask[0].any(1).nonzero()[:, 0]
-    keep = torch.tensor([v for v in range(8) if v != 4])
-    less = subject.select(1, there).select(2, keep)
-    part = centre | {"logits_group": centre["logits_group"][:, :, keep]}
-    one = encoder.subject_encodings(encoder.summarise(subject, centre))
-    other = encoder.subject_encodings(encoder.summarise(less, part))
-    assert close(one["mu_subject"], other["mu_subject"])
-    assert close(along(one["mu_session"], 1, there), other["mu_session"])
-    assert close(along(one["log_kappa_session"], 1, there), other["log_kappa_session"])
+    assert not ragged.observed.mask.any(-1).all()  # sessions are missing, and vertex 4 of subject 2
+    for s in range(5):
+        subject = ragged.subject(s)
+        there, keep = (subject.mask[0].any(d).nonzero()[:, 0] for d in (1, 0))
+        less = subject.select(1, there).select(2, keep)
+        part = centre | {"logits_group": centre["logits_group"][:, :, keep]}
+        one = encoder.subject_encodings(encoder.summarise(subject, centre))
+        other = encoder.subject_encodings(encoder.summarise(less, part))
+        assert close(one["mu_subject"], other["mu_subject"])
+        assert close(along(one["mu_session"], 1, there), other["mu_session"])
+        assert close(along(one["log_kappa_session"], 1, there), other["log_kappa_session"])
+
+
+def test_assignment_is_the_label_posterior_at_the_expected_log_likelihood(ragged):
+    # E log N(x; m, kappa) over m ~ N(profile, variance): doubt about a network's profile counts against it.
+    encoder, observed = NetworkPooling(ragged.template, ragged.template.sites), ragged.observed
+    profiles = ragged.values["mu_session"][:, :, 0]
+    variance = torch.rand(5, 3, 3, generator=generator(0), dtype=torch.float64)
+    noise = ragged.values["log_kappa_session"].exp()[..., 0]
+    log_map = ragged.template.log_map(ragged.values)
+    expected = log_map.expand(5, 1, 8, 3).clone()
+    for t in range(3):
+        normal = torch.distributions.Normal(profiles[:, t, None], noise[:, t, None, None, None])
+        log_p = normal.log_prob(observed.x[:, t, :, None]).sum(-1)  # (S, V, K)
+        log_p = log_p - 0.5 * 5 * variance[:, t, None] / noise[:, t, None, None] ** 2
+        expected[:, 0] += observed.mask[:, t, :, None] * log_p
+    evidence = encoder.evidence(observed, (profiles, variance), noise)
+    got, _ = encoder.labels.assign(evidence, encoder.labels.start(ragged.values, observed))
+    assert torch.allclose(got, expected.softmax(-1), atol=1e-10)
 
 
 def test_statistics_add_over_chunks_of_subjects(ragged):

@@ -1,6 +1,7 @@
 """What can be checked about a result: recovery where the truth is known, agreement of a subject's sessions else."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +9,14 @@ import numpy as np
 import torch
 
 from parcellation.config import Study
+from parcellation.errors import BadData
 from parcellation.posterior import SubjectPosterior
 from parcellation.scores import calibration, match_networks, oracle_posterior, scaled_profiles
 from parcellation.training import observe
 from parcellation.truth import read_population, read_subject, subject_path
 from parcellation.verbs.infer import Inference
+
+log = logging.getLogger(__name__)
 
 BINS = 10
 RETEST_SUBJECTS = 20
@@ -41,14 +45,29 @@ def recovery(run: Inference, folder: Path) -> Recovery | None:
     answers = [a for a in run.known() if a.subject in unseen and subject_path(folder, a.subject).exists()]
     if not answers:
         return None
-    truths = [read_subject(folder, answer.subject) for answer in answers]
     prior = read_population(folder)["group_probability"]
-    labels = np.stack([truth.labels for truth in truths])
+    truths = {answer.subject: read_subject(folder, answer.subject) for answer in answers}
+    oracle = _readable(lambda subject: _oracle(run, subject, truths[subject], prior), list(truths))
+    if not oracle:
+        return None
+    answers = [answer for answer in answers if answer.subject in oracle]
+    labels = np.stack([truths[subject].labels for subject in oracle])
     ours = match_networks(np.stack([answer.probability for answer in answers]), labels)
-    oracle = np.stack([_oracle(run, a.subject, t, prior) for a, t in zip(answers, truths, strict=True)])
+    oracle = np.stack(list(oracle.values()))
     methods = {"parcellation": ours, "group map (true)": np.broadcast_to(prior, ours.shape), "oracle": oracle}
     scores = {name: _scores(posterior, labels) for name, posterior in methods.items()}
     return Recovery(scores, _reliability(ours, labels), len(answers))
+
+
+def _readable(function: Callable, subjects: Sequence[str]) -> dict:
+    """What a function makes of each subject; subjects with a damaged file are left out, which is logged."""
+    found = {}
+    for subject in subjects:
+        try:
+            found[subject] = function(subject)
+        except BadData as error:
+            log.warning("subject %s is left out of the scores: %s", subject, error)
+    return found
 
 
 def _scores(posterior: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -110,12 +129,13 @@ class Retest:
 def retest(run: Inference, subjects: Sequence[str] | None = None) -> Retest | None:
     """Infer the first two sessions of some subjects each alone, and compare; None when nobody has two."""
     chosen = [s for s in subjects or run.cohort.subjects if len(run.cohort.sessions(s)) > 1][:RETEST_SUBJECTS]
-    if not chosen:
+    found = _readable(lambda subject: [_one_session(run, subject, t) for t in (0, 1)], chosen)
+    if not found:
         return None
-    pairs = [[_one_session(run, subject, t) for t in (0, 1)] for subject in chosen]
+    pairs = list(found.values())
     labels = np.array([[one.probability.argmax(-1) for one in pair] for pair in pairs])
     within = (labels[:, 0] == labels[:, 1]).mean(-1)
-    others = [(labels[i, 0] == labels[j, 1]).mean() for i in range(len(chosen)) for j in range(len(chosen)) if i != j]
+    others = [(labels[i, 0] == labels[j, 1]).mean() for i in range(len(pairs)) for j in range(len(pairs)) if i != j]
     confidence = np.mean([one.probability.max(-1).mean() for pair in pairs for one in pair])
     return Retest(within, float(np.mean(others)) if others else float("nan"), float(confidence))
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -20,12 +20,14 @@ from parcellation.config import Features, Study
 from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData, NothingSelected
 from parcellation.files import unit_lock, whole_file, writable_folder, write_text
+from parcellation.manifest import natural
 from parcellation.maps import Cifti, Export, Frame, Gifti, named_networks, write_population, write_subject
 from parcellation.model_file import TrainedModel, load_model
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
+from parcellation.store import Store
 from parcellation.training import observe
-from parcellation.verbs.index import manifest_of
-from parcellation.verbs.workspace import Ground, Selection, Workspace
+from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
 
@@ -38,17 +40,23 @@ def infer(study: Study, selection: Selection) -> str:
         return "\n".join(f"would infer subject {subject}" for subject in subjects)
     writable_folder(study.outputs.directory)
     export = run.export()
-    faults = []
+    faults, kept = [], 0
     for subject in tqdm(subjects, desc="infer", unit="subject", disable=None):
         try:
-            write_subject(export, run.posterior_of(subject))
+            sessions = run.sessions(subject, selection.sessions)
+            known = run.kept(subject, sessions)
+            write_subject(export, known or run.posterior_of(subject, sessions))
+            kept += known is not None
+            note(run.workspace, f"sub-{subject}", [])
         except BadData as error:
             faults.append(f"subject {subject}: {error}")
+            note(run.workspace, f"sub-{subject}", faults[-1:])
             log.warning("left out: %s", faults[-1])
     if len(faults) == len(subjects) or (faults and selection.strict):
         raise BadData("\n".join([f"{len(faults)} of {len(subjects)} subjects could not be inferred", *faults]))
     run.write_dataset(export)
-    lines = [f"{len(subjects) - len(faults)} subjects inferred: {study.outputs.directory}"]
+    before = f", {kept} of them before" if kept else ""
+    lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
 
 
@@ -62,6 +70,7 @@ class Inference:
     model: TrainedModel
     cohort: Cohort
     posterior: Posterior
+    damaged: dict[str, BadData]
 
     @classmethod
     def of(cls, study: Study) -> "Inference":
@@ -71,44 +80,70 @@ class Inference:
         ground = workspace.ground()
         features = Features.model_validate(model.details["study"]["features"])
         feature_map = FeatureMap.from_arrays(model.arrays, features)
-        cohort = open_cohort(workspace.store(ground), feature_map)
+        store = workspace.store(ground, cohort_units(study, workspace))
+        whole, damaged = readable(store)
+        cohort = open_cohort(store, feature_map, whole)
         model.check(cohort.identity)
         torch.set_num_threads(study.training.threads)
-        return cls(study, workspace, ground, model, cohort, Posterior(model, study.outputs.draws))
+        return cls(study, workspace, ground, model, cohort, Posterior(model, study.outputs.draws), damaged)
 
     def selected(self, selection: Selection) -> list[str]:
-        """Subjects to infer, of those with fingerprints."""
-        wanted = [name.removeprefix("sub-") for name in selection.participants or self.cohort.subjects]
-        if unknown := [name for name in wanted if name not in self.cohort.subjects]:
+        """Subjects to infer, of those with fingerprints of any session that is asked for."""
+        there = sorted([*self.cohort.subjects, *self.damaged], key=natural)
+        wanted = [name.removeprefix("sub-") for name in selection.participants or there]
+        if unknown := [name for name in wanted if name not in there]:
             raise NothingSelected(f"no fingerprints of subject {', '.join(unknown[:5])} in {self.cohort.store.folder}")
-        return wanted
+        chosen = [name for name in wanted if name in self.damaged or self.sessions(name, selection.sessions)]
+        if not chosen:
+            raise NothingSelected(f"no fingerprints of session {', '.join(selection.sessions)} of these subjects")
+        return chosen
 
-    def posterior_of(self, subject: str) -> SubjectPosterior:
-        """A subject's answer, from its file when it was made from the same model and fingerprints."""
-        path = self.workspace.posteriors / f"sub-{subject}_posterior.safetensors"
-        sessions = tuple(self.cohort.sessions(subject))
-        units = [self.cohort.store.header(subject, session)["checksum"] for session in sessions]
-        key = hashlib.sha256(json.dumps([self.model.digest, self.study.outputs.draws, units]).encode()).hexdigest()
-        if (known := read_posterior(path, key)) is not None:
-            return known
+    def sessions(self, subject: str, only: Sequence[str] | None = None) -> tuple[str, ...]:
+        """A subject's sessions, or those of them that are named; raises BadData when one of its files is damaged."""
+        if subject in self.damaged:
+            raise self.damaged[subject]
+        names = None if only is None else {name.removeprefix("ses-") for name in only}
+        return tuple(name for name in self.cohort.sessions(subject) if names is None or name in names)
+
+    def posterior_of(self, subject: str, sessions: tuple[str, ...]) -> SubjectPosterior:
+        """A subject's answer from these sessions, which is kept."""
         with unit_lock(self.workspace.posteriors / "locks" / f"sub-{subject}.lock"):
-            answer = self.answer(subject)
-            write_posterior(path, answer, key)
+            answer = self.answer(subject, sessions)
+            write_posterior(self._path(subject), answer, self._key(subject, sessions))
         return answer
 
-    def answer(self, subject: str) -> SubjectPosterior:
-        """A subject's answer, computed now."""
-        sessions = tuple(self.cohort.sessions(subject))
+    def answer(self, subject: str, sessions: tuple[str, ...] | None = None) -> SubjectPosterior:
+        """A subject's answer from some sessions (all, if None), computed now."""
+        there = self.cohort.sessions(subject)
+        sessions = tuple(there) if sessions is None else sessions
         read = self.cohort.read([self.cohort.subjects.index(subject)])
-        observed = observe(read).select(1, torch.arange(len(sessions)))
+        observed = observe(read).select(1, torch.tensor([there.index(session) for session in sessions]))
         return self.posterior.subject(subject, sessions, observed, self.cohort.feature_map.back)
 
+    def kept(self, subject: str, sessions: tuple[str, ...] | None = None) -> SubjectPosterior | None:
+        """The answer that is kept, if it is of these sessions (any, if None), this model and the same fingerprints."""
+        found = read_posterior(self._path(subject))
+        if found is None or not set(found[0].sessions) <= set(self.cohort.sessions(subject)):
+            return None
+        answer, key = found
+        if sessions not in (None, answer.sessions) or key != self._key(subject, answer.sessions):
+            return None
+        return answer
+
     def known(self) -> Iterator[SubjectPosterior]:
-        """Answers of the subjects that are inferred, in order."""
+        """Answers of the subjects that are inferred with this model, in order."""
         for subject in self.cohort.subjects:
-            path = self.workspace.posteriors / f"sub-{subject}_posterior.safetensors"
-            if path.exists() and (answer := read_posterior(path)) is not None:
+            if (answer := self.kept(subject)) is not None:
                 yield answer
+
+    def _path(self, subject: str) -> Path:
+        return self.workspace.posteriors / f"sub-{subject}_posterior.safetensors"
+
+    def _key(self, subject: str, sessions: tuple[str, ...]) -> str:
+        """What an answer depends on: the model, the draws, and the content of the fingerprints."""
+        units = [self.cohort.store.header(subject, session)["checksum"] for session in sessions]
+        content = [self.model.digest, self.study.outputs.draws, units]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def population(self) -> PopulationPosterior:
         """The population's answer, compared with the subjects that are inferred."""
@@ -117,9 +152,9 @@ class Inference:
 
     @property
     def networks(self):
-        """Networks with the names that the model was trained with, and their colours."""
+        """Networks with their colours, and with the study's names for them or else those of the model's own study."""
         model = self.model.details["study"]["model"]
-        return named_networks(model["networks"], model["names"])
+        return named_networks(model["networks"], self.study.model.names or model["names"])
 
     @property
     def seg(self) -> str:
@@ -179,6 +214,20 @@ class Inference:
         write_text(logs / "versions.txt", versions)
 
 
+def readable(store: Store) -> tuple[list[str] | None, dict[str, BadData]]:
+    """Subjects of a store whose files can be opened (None when there are no files), and the others with the reason."""
+    subjects, damaged = {}, {}
+    for subject, session in store.units():
+        subjects[subject] = None
+        try:
+            store.header(subject, session)
+        except BadData as error:
+            damaged.setdefault(subject, error)
+    if subjects and len(damaged) == len(subjects):
+        raise BadData("\n".join(str(error) for error in damaged.values()))
+    return [subject for subject in subjects if subject not in damaged] or None, damaged
+
+
 def software_versions() -> dict[str, str]:
     """Versions of what a result depends on."""
     from importlib.metadata import version
@@ -195,18 +244,17 @@ def write_posterior(path: Path, answer: SubjectPosterior, key: str) -> None:
     arrays = {name: np.ascontiguousarray(getattr(answer, name)) for name in ARRAYS}
     rest = {f.name: getattr(answer, f.name) for f in fields(answer) if f.name not in ARRAYS}
     with whole_file(path) as temporary:
-        save_file(arrays, temporary, metadata={"key": key, "answer": json.dumps(rest)})
+        # One entry only: safetensors writes several in any order, and equal answers are to be equal files.
+        save_file(arrays, temporary, metadata={"answer": json.dumps(rest | {"key": key}, sort_keys=True)})
 
 
-def read_posterior(path: Path, key: str | None = None) -> SubjectPosterior | None:
-    """A subject's kept answer; None when there is none, when it is damaged, or when it has another key."""
+def read_posterior(path: Path) -> tuple[SubjectPosterior, str] | None:
+    """A subject's kept answer and the key it was kept with; None when there is none or it is damaged."""
     try:
         with safe_open(path, "np") as file:
-            metadata = file.metadata() or {}
-            if key is not None and metadata.get("key") != key:
-                return None
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            rest = json.loads(metadata["answer"])
-    except (OSError, SafetensorError, KeyError, ValueError):
+            rest = json.loads((file.metadata() or {})["answer"])
+            answer = SubjectPosterior(rest["subject"], tuple(rest["sessions"]), tuple(rest["frames"]), **arrays)
+            return answer, rest["key"]
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
         return None
-    return SubjectPosterior(rest["subject"], tuple(rest["sessions"]), tuple(rest["frames"]), **arrays)

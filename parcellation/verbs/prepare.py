@@ -13,17 +13,19 @@ from tqdm import tqdm
 from parcellation.cleaning import cleaner, read_censor
 from parcellation.config import Features, Study
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
-from parcellation.errors import BadData, InputMissing
-from parcellation.files import checksum, writable_folder, write_text
+from parcellation.errors import BadData, InputMissing, UsageError
+from parcellation.files import checksum, writable_folder
 from parcellation.manifest import bold_paths
 from parcellation.meshes import geometry
 from parcellation.store import Store, Unit, input_key
 from parcellation.surfaces import Vertices, region_vertices, smoothing, target_set
 from parcellation.timeseries import Bold, open_bold
 from parcellation.verbs.index import manifest_of
-from parcellation.verbs.workspace import Ground, Selection, Workspace, ground_key, model_header
+from parcellation.verbs.workspace import Ground, Selection, Workspace, ground_key, model_header, note
 
 log = logging.getLogger(__name__)
+
+MOST_KINDS = 8  # of different vertices; opening more headers than that to find two alike takes long
 
 
 def prepare(study: Study, selection: Selection) -> str:
@@ -37,22 +39,24 @@ def prepare(study: Study, selection: Selection) -> str:
     if selection.dry_run:
         return "\n".join(f"would prepare subject {s}, session {t}: {len(rows)} runs" for (s, t), rows in units)
     writable_folder(workspace.work)
-    ground = find_ground(study, workspace, frame)
+    # From the whole cohort, so that processes that prepare one subject each stand on the same ground.
+    ground = find_ground(study, workspace, manifest_of(study, workspace, Selection()))
     store = workspace.store(ground)
     maker = _Maker(study, ground, store)
     excluded: list[str] = []
     for (subject, session), rows in tqdm(units, desc="prepare", unit="session", disable=None):
         reasons = maker.make(subject, session, rows)
-        _note(workspace, subject, session, reasons)
+        note(workspace, f"sub-{subject}_ses-{session}", reasons)
         excluded += reasons
     store.write_index()
-    return _outcome(study, store, units, excluded, selection.strict)
+    return _outcome(store, units, maker.kept, excluded, selection.strict)
 
 
-def _outcome(study: Study, store: Store, units: list, excluded: list[str], strict: bool) -> str:
+def _outcome(store: Store, units: list, kept: int, excluded: list[str], strict: bool) -> str:
     there = set(store.units())
     usable = [key for key, _ in units if key in there]
-    lines = [f"{len(usable)} of {len(units)} sessions prepared in {store.folder}"]
+    before = f", {kept} of them before" if kept else ""
+    lines = [f"{len(usable)} of {len(units)} sessions prepared{before}: {store.folder}"]
     if excluded:
         lines += [f"{len(excluded)} runs left out:", *(f"  {reason}" for reason in excluded)]
     if not usable or (strict and excluded):
@@ -60,30 +64,21 @@ def _outcome(study: Study, store: Store, units: list, excluded: list[str], stric
     return "\n".join(lines)
 
 
-def _note(workspace: Workspace, subject: str, session: str, reasons: list[str]) -> None:
-    """Keep what was left out of a session for later verbs and the report; a file a session, so that jobs never meet."""
-    path = workspace.excluded / f"sub-{subject}_ses-{session}.txt"
-    if reasons:
-        write_text(path, "\n".join(reasons) + "\n")
-    else:
-        path.unlink(missing_ok=True)
-
-
 def find_ground(study: Study, workspace: Workspace, frame: pd.DataFrame) -> Ground:
-    """Region, targets and exported vertices: the model's, those found before, or found now from the first usable run.
+    """Region, targets and exported vertices: the model's, those found before, or found now from a typical run.
 
     Raises BadData when no run can be opened.
     """
     if study.model.file is not None:
         key = {"model": model_header(study.model.file)["numbers"]}
         ground = Ground.from_json(model_header(study.model.file)["details"]["ground"])
-        brain = _with_region(_first_run(study, frame).vertices, ground.region)
+        brain = _with_region(_typical_run(study, frame).vertices, ground.region)
         ground = Ground(ground.region, ground.targets, brain)
     else:
         key = ground_key(study)
         if (known := workspace.known_ground(key)) is not None:
             return known
-        bold = _first_run(study, frame)
+        bold = _typical_run(study, frame)
         region = region_vertices(study, bold.vertices.mesh)
         targets = target_set(study, bold.vertices.mesh, bold.vertices)
         ground = Ground(region, targets, _with_region(bold.vertices, region))
@@ -91,14 +86,27 @@ def find_ground(study: Study, workspace: Workspace, frame: pd.DataFrame) -> Grou
     return ground
 
 
-def _first_run(study: Study, frame: pd.DataFrame) -> Bold:
-    reasons = []
-    for row in frame.to_dict("records"):
+def _typical_run(study: Study, frame: pd.DataFrame) -> Bold:
+    """The first run that another one, of another subject if possible, shares its vertices with; else the first of all.
+
+    So one file on another mesh, or of one hemisphere, decides nothing, wherever it stands in the manifest.
+    """
+    seen, reasons = {}, []
+    order = frame.assign(again=frame.duplicated("subject")).sort_values("again", kind="stable")
+    for row in order.to_dict("records"):
         try:
-            return _open(study, row)
-        except (BadData, InputMissing) as error:
-            reasons.append(str(error))
-    raise BadData("no run can be opened:\n" + "\n".join(f"  {reason}" for reason in reasons))
+            bold = _open(study, row)
+        except (BadData, InputMissing, UsageError) as error:
+            reasons.append(error)
+            continue
+        digest = bold.vertices.digest()
+        if digest in seen or len(seen) == MOST_KINDS:
+            return seen.get(digest) or next(iter(seen.values()))
+        seen[digest] = bold
+    if not seen:
+        kind = next((type(one) for one in reasons if isinstance(one, UsageError)), BadData)
+        raise kind("no run can be opened:\n" + "\n".join(f"  {reason}" for reason in reasons))
+    return next(iter(seen.values()))
 
 
 def _with_region(brain: Vertices, region: Vertices) -> Vertices:
@@ -122,6 +130,7 @@ class _Maker:
 
     def __init__(self, study: Study, ground: Ground, store: Store):
         self.study, self.ground, self.store = study, ground, store
+        self.kept = 0
         self._smoothing: dict[str, object] = {}
         self.settings = study.resolved()["data"] | {"connectivity": study.features.connectivity}
         for name in ("root", "manifest", "layout", "group"):
@@ -135,6 +144,7 @@ class _Maker:
         except InputMissing:
             key = {"incomplete": [str(path) for path in _files(runs)]}
         if self.store.is_current(subject, session, key):
+            self.kept += 1
             return _kept_reasons(self.store.header(subject, session))
         with self.store.claim(subject, session) as mine:
             if not mine:
@@ -147,7 +157,7 @@ class _Maker:
         for row in runs:
             try:
                 bold, one, how = self._run(row)
-            except (BadData, InputMissing) as error:
+            except (BadData, InputMissing, UsageError) as error:
                 reasons.append(f"subject {subject}, session {session}, run {row['run']}: {error}")
                 missing.append(isinstance(error, InputMissing))
                 log.warning("left out: %s", reasons[-1])

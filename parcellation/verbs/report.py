@@ -8,6 +8,7 @@ import numpy as np
 from parcellation.config import Study
 from parcellation.derivative import participant
 from parcellation.errors import InputMissing
+from parcellation.files import writable_folder
 from parcellation.manifest import natural
 from parcellation.meshes import find_geometry
 from parcellation.rendering import curvature
@@ -26,10 +27,12 @@ def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> s
     subjects = sorted(run.known(), key=lambda answer: natural(answer.subject))
     if not subjects:
         raise InputMissing(f"{run.workspace.posteriors}: nobody is inferred yet; run `parcellation infer` first")
+    writable_folder(study.outputs.directory)
     folder = truth_folder(study)
     found = recovery(run, folder) if folder is not None else None
+    before = path.read_bytes() if path.exists() else b""
     write_report(path, _content(run, subjects, found, notes))
-    return f"written: {path}"
+    return f"{'unchanged' if path.read_bytes() == before else 'written'}: {path}"
 
 
 def _content(run: Inference, subjects: list, found: Recovery | None, notes: tuple[str, ...]) -> ReportContent:

@@ -1,10 +1,13 @@
 """`simulate`: a cohort with known truth, as files or as fingerprints straight into a store."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from parcellation.config import Study, parse_study
+from parcellation.files import writable_folder, write_text
 from parcellation.simulate import simulate as simulate_files
 from parcellation.simulate_fingerprints import simulate_fingerprints
 from parcellation.simulation import load_simulation
@@ -23,7 +26,10 @@ def simulate(config: Path, out: Path, selection: Selection, fingerprints: bool =
     if not fingerprints:
         simulate_files(settings, out, subjects=selection.participants)
         return f"{settings.subjects} subjects simulated in {out}; the truth is in {out / 'truth'}"
-    study = fingerprint_study(Path(out))
+    train = [name for index, name in enumerate(settings.names) if settings.group(index) == "train"]
+    content = fingerprint_content(train)
+    study = parse_study(content, writable_folder(out) / "study.yaml")
+    write_text(Path(out) / "study.yaml", yaml.safe_dump(content, sort_keys=False))
     workspace = Workspace(study)
     draws = settings.template
     ground = numbered_ground(draws.vertices, draws.features)
@@ -49,12 +55,16 @@ def numbered_ground(vertices: int, features: int) -> Ground:
 
 
 def fingerprint_study(out: Path) -> Study:
-    """The study of a cohort of simulated fingerprints: features as they are drawn."""
+    """The study of a cohort of simulated fingerprints, trained on all of it."""
+    return parse_study(fingerprint_content(None), out / "study.yaml")
+
+
+def fingerprint_content(train: Sequence[str] | None) -> dict:
+    """A study of simulated fingerprints as a file holds it: features as they are drawn; train: who is trained on."""
     features = dict(remove_region_mean=False, center=False, unit_norm=False, components="none", precision=PRECISION)
-    content = {
+    return {
         "name": "simulated",
         "data": {"layout": "manifest", "manifest": "manifest.tsv"},
         "features": features,
-        "training": {"group": "train"},
+        "training": {"subjects": train},
     }
-    return parse_study(content, out / "study.yaml")

@@ -1,10 +1,11 @@
 """`train`: one model from the prepared fingerprints of the training subjects; resumes where it was interrupted."""
 
+import contextlib
 import hashlib
 import json
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,14 @@ from tqdm import tqdm
 
 from parcellation.cohort import Cohort, fit_features, open_cohort
 from parcellation.config import Study
-from parcellation.errors import BadData, InputMissing
+from parcellation.errors import BadData, InputMissing, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import writable_folder, write_text
 from parcellation.label_power import choose_label_power, refit_map
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.plates import template_class
 from parcellation.training import CohortSource, Plan, anchor, fit, settle_population, warm_start
-from parcellation.verbs.index import manifest_of
+from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
@@ -29,10 +30,17 @@ CHUNK = 8  # subjects in memory at a time outside training steps
 
 
 def train(study: Study, selection: Selection, device: str | None = None) -> str:
-    """Train the study's model; returns the lines to print. A finished model of the same inputs is left as it is."""
+    """Train the study's model; returns the lines to print. A finished model of the same inputs is left as it is.
+
+    Raises UsageError for a study that applies a trained model, which training would overwrite.
+    """
+    if study.model.file is not None:
+        raise UsageError(
+            f"train: this study applies the model {study.model.file}; without model.file it trains its own"
+        )
     workspace = Workspace(study)
     ground = workspace.ground()
-    store = workspace.store(ground)
+    store = workspace.store(ground, cohort_units(study, workspace))
     groups = _groups(study, workspace) if study.training.group is not None else {}
     there = list(dict.fromkeys(subject for subject, _ in store.units()))
     subjects = training_subjects(study, there, groups)
@@ -127,21 +135,29 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspac
             if step % 100 == 0:
                 log.info("step %d of %d: training loss %.1f nats (not an ELBO)", step, training.steps, loss)
 
-        return fit(family, source, plan, workspace.checkpoint, key, progress, stop_signal())
+        with stop_signal() as stop:
+            losses = fit(family, source, plan, workspace.checkpoint, key, progress, stop)
+            if stop():
+                raise Stopped("training stopped after its last step; the same command continues")
+        return losses
 
 
-def stop_signal() -> Callable[[], bool]:
-    """A function that says whether SIGTERM or SIGINT has come since this call; the first one no longer kills."""
+@contextlib.contextmanager
+def stop_signal() -> Iterator[Callable[[], bool]]:
+    """A function that says whether SIGTERM or SIGINT has come; within this context the first of them ends nothing."""
     came: list[int] = []
 
     def remember(number: int, frame) -> None:
-        # A second one ends the process as usual.
-        signal.signal(number, signal.SIG_DFL)
+        # A second one does what it would have done outside.
+        signal.signal(number, before[number])
         came.append(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, remember)
-    return lambda: bool(came)
+    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _calibrate(model: TrainedModel, source: CohortSource) -> TrainedModel:

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parcellation.config import Study, parse_study
+from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
-from parcellation.files import checksum, write_json
+from parcellation.files import checksum, write_json, write_text
 from parcellation.labels import label_files
 from parcellation.store import (
     Store,
@@ -22,7 +22,8 @@ from parcellation.surfaces import Targets, Vertices
 
 log = logging.getLogger(__name__)
 
-FROM_MODEL = ("region", "targets", "features")
+FROM_MODEL = ("region", "targets", "features", "model")
+FREE = ("label_file", "file", "names")  # what a study may say otherwise than the model's own
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Workspace:
 
     def __init__(self, study: Study):
         self.study, self.work, self.results = study, study.outputs.work, study.outputs.directory
-        self.manifest = self.work / "manifest.tsv"
+        self.manifest, self.origin = self.work / "manifest.tsv", self.work / "manifest.json"
         self.ground_file = self.work / "ground.json"
         self.excluded = self.work / "excluded"
         self.posteriors = self.work / "posterior"
@@ -82,9 +83,9 @@ class Workspace:
             raise InputMissing(f"{self.ground_file}: nothing is prepared yet; run `parcellation prepare` first")
         return Ground.from_json(json.loads(self.ground_file.read_text(encoding="utf-8"))["ground"])
 
-    def store(self, ground: Ground) -> Store:
+    def store(self, ground: Ground, only: Collection[tuple[str, str]] | None = None) -> Store:
         """The fingerprints of this ground; another region or other targets have a folder of their own."""
-        return Store(self.work / "fingerprints" / ground.digest[:12])
+        return Store(self.work / "fingerprints" / ground.digest[:12], only)
 
     def remember(self, ground: Ground, key: dict) -> None:
         """Keep the ground, and what it was made from."""
@@ -96,6 +97,15 @@ class Workspace:
             return None
         content = json.loads(self.ground_file.read_text(encoding="utf-8"))
         return Ground.from_json(content["ground"]) if content["key"] == key else None
+
+
+def note(workspace: Workspace, unit: str, reasons: list[str]) -> None:
+    """Keep why something was left out of a unit of work, for the report; a file a unit, so that jobs never meet."""
+    path = workspace.excluded / f"{unit}.txt"
+    if reasons:
+        write_text(path, "\n".join(reasons) + "\n")
+    else:
+        path.unlink(missing_ok=True)
 
 
 def ground_key(study: Study) -> dict:
@@ -141,7 +151,7 @@ def model_header(folder: Path) -> dict:
 
 
 def resolve(study: Study, model: Path | None = None) -> Study:
-    """The study with region, targets, features and networks from the trained model that it applies, if any.
+    """The study with region, targets, features and model from the trained model that it applies, if any.
 
     Raises BadData when the study itself says something else, naming the key, expected and got.
     """
@@ -153,10 +163,11 @@ def resolve(study: Study, model: Path | None = None) -> Study:
     for section in FROM_MODEL:
         for key in sorted(study.said(section)):
             expected, got = trained[section][key], content[section][key]
-            if key != "label_file" and expected != got:
+            if key not in FREE and expected != got:
                 raise BadData(
                     f"{section}.{key}: the model {folder} was trained with {expected!r}, the study says {got!r}"
                 )
         content[section] = trained[section]
-    content["model"] = trained["model"] | {"file": str(Path(folder).resolve())}
-    return parse_study(content, Path("/study"))
+    names = {"names": study.model.names} if study.model.names else {}
+    content["model"] = content["model"] | names | {"file": str(Path(folder).resolve())}
+    return Study.model_validate(content)

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+
+from parcellation.encoders import NetworkPooling
+from parcellation.family import Family
+from parcellation.label_pooling import map_mode
+from parcellation.label_power import choose_label_power, refit_map
+from parcellation.model_file import LabelPower, TrainedModel
+from parcellation.plates import Observed
+from parcellation.templates.functional_parcellation import FunctionalParcellation
+from parcellation.training import CohortSource, Whole, warm_start
+from tests.conftest import Drawn, MemoryCohort, draw_cohort, full
+
+SCALES = {"log_kappa": 1.1, "log_epsilon": -1.0, "log_sigma": -1.5}
+
+
+def cohort(copies: int = 1, lasting: float = 0.0, sessions: int = 2) -> Drawn:
+    """Subjects whose labels are uncertain, each feature seen `copies` times over, vertices with lasting deviations.
+
+    lasting: share of the noise variance that a vertex keeps over sessions.
+    """
+    drawn = draw_cohort((16, sessions, 150), networks=2, features=12, seed=1, planted=SCALES)
+    x = drawn.observed.x
+    generator = torch.Generator().manual_seed(7)
+    noise = torch.randn(16, 1, 150, 12, generator=generator, dtype=x.dtype) * np.exp(SCALES["log_kappa"])
+    profiles = drawn.values["mu_session"][:, :, 0]
+    at = drawn.labels[:, None, :, None].expand(x.shape)
+    centre = profiles.gather(2, at)
+    x = centre + (1 - lasting) ** 0.5 * (x - centre) + lasting**0.5 * noise
+    reference = drawn.template.reference.repeat(1, copies)
+    template = FunctionalParcellation(reference, 400.0)
+    observed = Observed(x.repeat(1, 1, 1, copies), drawn.observed.mask, drawn.observed.covariates)
+    return Drawn(template, observed, drawn.values, drawn.labels)
+
+
+def started(drawn: Drawn) -> tuple[TrainedModel, CohortSource]:
+    """A model that coordinate ascent has brought near its answer, and its training subjects."""
+    source = CohortSource(drawn.template, MemoryCohort(drawn.observed), torch.device("cpu"))
+    family = Family(drawn.template, source.cards)
+    warm_start(family, source, 8)
+    return TrainedModel(family, {}, {}, {}), source
+
+
+class TestPower:
+    def test_one_session_has_the_single_power(self):
+        assert LabelPower(0.4, 0.5).at(1) == 0.4
+
+    def test_lasting_deviations_make_further_sessions_worth_less(self):
+        assert LabelPower(0.4, 0.5).at(3) == pytest.approx(0.4 / 2)
+        assert LabelPower(0.4, 0.0).at(3) == 0.4
+
+    def test_each_vertex_has_the_power_of_its_own_sessions(self):
+        power = LabelPower(0.6, 1.0).at(torch.tensor([0.0, 1.0, 2.0, 3.0]))
+        assert power.tolist() == pytest.approx([0.6, 0.6, 0.3, 0.2])
+
+
+class TestChoice:
+    def test_independent_features_are_believed(self):
+        power = choose_label_power(*started(cohort()))
+        assert power.checked
+        assert power.single >= 0.8
+
+    def test_eightfold_copies_are_believed_an_eighth(self):
+        # Eight copies of a feature say what one says: the right power is 1/8, and the grid's steps are factors of 1.4.
+        power = choose_label_power(*started(cohort(copies=8)))
+        assert 1 / 16 <= power.single <= 1 / 4
+
+    def test_persistence_is_the_share_of_noise_that_lasts(self):
+        power = choose_label_power(*started(cohort(copies=8, lasting=0.5)))
+        assert 0.3 < power.persistence < 0.65
+        assert choose_label_power(*started(cohort(copies=8))).persistence < 0.15
+
+    def test_one_session_a_subject_leaves_it_unchecked(self, caplog):
+        power = choose_label_power(*started(cohort(sessions=1)))
+        assert power == LabelPower(1.0, 0.0, False)
+        assert "not checked" in caplog.text
+
+
+def test_refitted_map_is_the_mean_of_tempered_labels():
+    drawn = cohort(copies=4)
+    model, source = started(drawn)
+    model = TrainedModel(model.family, {}, {}, {}, label_power=LabelPower(0.25, 0.0, True))
+    refit_map(model, source, passes=60)
+    observed = source.batch(torch.arange(16)).seen
+    centre = model.family.centre(observed)
+    pooling = NetworkPooling(drawn.template, [])
+    summaries = pooling.summarise(observed, centre)
+    evidence = pooling.evidence(observed, summaries.session, summaries.noise)
+    assignment, _ = pooling.labels.assign(evidence, pooling.labels.start(centre, observed), torch.tensor(0.25))
+    # A fixed point: the map's prior and the correction of the flow are all that separates them.
+    mode = map_mode(assignment.sum(0)[0], drawn.template.basis, drawn.template.map_sd)
+    counts = (mode @ drawn.template.basis.to(mode)).softmax(-1)
+    np.testing.assert_allclose(drawn.template.log_map(centre)[0, 0].exp(), counts, atol=0.05)
+
+
+def test_whole_source_is_a_source_too():
+    drawn = cohort()
+    source = Whole(drawn.template, full(drawn.template, drawn.observed))
+    model, _ = started(drawn)
+    assert choose_label_power(TrainedModel(model.family.double(), {}, {}, {}), source).checked

@@ -1,0 +1,167 @@
+"""`infer`: an answer depends on a subject's own data and the model, on nothing and nobody else."""
+
+import shutil
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+from tests.studies import DEAD, SUBJECTS, command, contents, damage, replace, snapshot
+
+
+def arrays(path):
+    return load_file(path)
+
+
+def same(one, other):
+    one, other = arrays(one), arrays(other)
+    return one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+
+
+def participants(folder):
+    return pd.read_csv(folder.results / "participants.tsv", sep="\t", dtype=str).set_index("participant_id")
+
+
+def test_before_training_is_66(prepared):
+    assert "parcellation train" in command("infer", prepared.study, code=66)
+    assert not prepared.results.exists()
+
+
+def test_a_subject_alone_has_the_same_answer_to_the_byte(study, finished):
+    shutil.rmtree(study.path / "work/posterior")
+    shutil.rmtree(study.results)
+    assert "1 subjects inferred" in command("infer", study.study, "--participant-label", "sim04")
+    assert study.posterior("sim04").read_bytes() == finished.posterior("sim04").read_bytes()
+    own, all_ = contents(study.results / "sub-sim04"), contents(finished.results / "sub-sim04")
+    assert own == all_
+    assert list(participants(study).index) == ["sub-sim04"]
+    assert not study.posterior("sim01").exists()
+
+
+def test_one_answer_that_is_gone_or_damaged_is_made_again_and_no_other(study):
+    command("infer", study.study)
+    before = snapshot(study.path / "work", study.results)
+    study.posterior("sim02").unlink()
+    damage(study.posterior("sim03"))
+    replace(study.posterior("sim03"), study.posterior("sim03").read_bytes()[:300])
+    assert "5 subjects inferred, 3 of them before" in command("infer", study.study)
+    after = snapshot(study.path / "work", study.results)
+    changed = {path for path in before if before[path] != after[path]}
+    assert changed == {str(study.posterior(one)) for one in ("sim02", "sim03")}
+    assert {path: digest for path, (_, digest) in after.items()} == {p: digest for p, (_, digest) in before.items()}
+
+
+def test_more_draws_are_new_answers(study):
+    assert "of them before" not in command("infer", study.write_study(outputs={"draws": 8}))
+
+
+@pytest.mark.parametrize("spoil", [damage, lambda path: replace(path, path.read_bytes()[:800])])
+def test_a_damaged_unit_leaves_its_subject_out_with_its_name(study, spoil):
+    shutil.rmtree(study.path / "work/posterior")
+    shutil.rmtree(study.results)
+    spoil(study.unit("sim04", 2))
+    said = command("infer", study.study)
+    assert "4 subjects inferred" in said
+    assert study.unit("sim04", 2).name in said
+    assert not (study.results / "sub-sim04").exists()
+    assert "sub-sim04" not in participants(study).index
+    assert study.unit("sim04", 2).name in command("infer", study.study, "--strict", code=65)
+    assert study.unit("sim04", 2).name in (study.path / "work/excluded/sub-sim04.txt").read_text(encoding="utf-8")
+    if spoil is damage:  # found only when its arrays are read
+        command("report", study.study)
+        assert study.unit("sim04", 2).name in (study.results / "report.html").read_text(encoding="utf-8")
+
+
+def test_only_damaged_units_is_65(study):
+    shutil.rmtree(study.path / "work/posterior")
+    for path in study.path.glob("work/fingerprints/*/sub-*.safetensors"):
+        replace(path, path.read_bytes()[:800])
+    assert study.unit("sim01").name in command("infer", study.study, code=65)
+
+
+def test_a_damaged_model_is_65_and_named(study):
+    before = snapshot(study.results)
+    damage(study.model)
+    for verb in ("infer", "report"):
+        assert "model.safetensors" in command(verb, study.study, code=65)
+    replace(study.path / "work/model/model.json", b"{")
+    assert "work/model" in command("infer", study.study, code=65)
+    assert snapshot(study.results) == before
+
+
+def test_answers_of_an_earlier_model_are_not_mixed_in(study):
+    """Three networks after two; only one subject is inferred anew."""
+    command("train", study.write_study(model={"networks": 3}))
+    shutil.rmtree(study.results)
+    command("infer", study.study, "--participant-label", "sim01")
+    assert list(participants(study).index) == ["sub-sim01"]
+    assert len(list(study.results.glob("sub-*"))) == 1
+
+
+def test_one_session_is_less_certain_and_flagged(study):
+    whole = arrays(study.posterior("sim04"))["entropy"].mean()
+    said = command("infer", study.study, "--participant-label", "sim04", "--session-label", "ses-2")
+    assert "1 subjects inferred" in said
+    assert arrays(study.posterior("sim04"))["entropy"].mean() >= whole
+    assert participants(study).loc["sub-sim04", "sessions"] == "1"
+    assert participants(study).loc["sub-sim04", "flags"] == "fewer sessions than others"
+    command("infer", study.study, "--participant-label", "sim05", "--session-label", "2", code=18)
+    assert "5 subjects inferred, 4 of them before" in command("infer", study.study)
+    assert arrays(study.posterior("sim04"))["entropy"].mean() == whole
+
+
+def test_names_of_the_networks(study):
+    study.write_study(model={"names": ["Broca-anterior", "Broca-posterior"]})
+    command("train", study.study)
+    command("infer", study.study)
+    table = nib.load(next(study.results.glob("sub-sim01/anat/*.dlabel.nii"))).header.get_axis(0).label[0]
+    assert [name for name, _ in table.values()] == ["???", "Broca-anterior", "Broca-posterior"]
+
+
+# --- a new cohort, without retraining ---
+
+
+def test_a_new_cohort_needs_no_training(treated, finished):
+    assert "3 subjects inferred" in treated.said["infer"]
+    assert not (treated.path / "work-patients/model").exists()
+    assert treated.model.read_bytes() == finished.model.read_bytes()
+    table = pd.read_csv(treated.path / "results-patients/participants.tsv", sep="\t", dtype=str)
+    assert dict(zip(table.participant_id, table.sessions, strict=True)) == {
+        "sub-P01": "2",
+        "sub-P02": "1",
+        "sub-P03": "2",
+    }
+    assert dict(zip(table.participant_id, table.masked_vertices, strict=True))["sub-P03"] == str(len(DEAD))
+
+
+def test_the_same_files_on_the_same_axis(treated, finished):
+    files = {path.replace("P01", "sim04") for path in contents(treated.path / "results-patients/sub-P01")}
+    assert files == {path for path in contents(finished.results / "sub-sim04")}
+    paths = [*treated.path.glob("results-patients/*/anat/*.dlabel.nii"), *finished.results.rglob("*.dlabel.nii")]
+    axes = [nib.load(path).header.get_axis(1) for path in paths]
+    assert len(axes) == 3 + len(SUBJECTS) + 1
+    assert all(axis == axes[0] for axis in axes)
+
+
+def test_one_session_less_is_no_more_certain(treated):
+    entropy = {one: arrays(treated.posterior(one, "work-patients"))["entropy"].mean() for one in ("P01", "P02")}
+    assert entropy["P02"] >= entropy["P01"]
+
+
+def test_vertices_without_data_have_the_populations_answer(treated):
+    found = arrays(treated.posterior("P03", "work-patients"))
+    np.testing.assert_array_equal(np.flatnonzero(~found["mask"]), DEAD)
+    assert all(np.isfinite(values).all() for values in found.values())
+    (path,) = treated.path.glob("results-patients/tpl-*/*_probseg.dscalar.nii")
+    (labels,) = treated.path.glob("results-patients/tpl-*/*_dseg.dlabel.nii")
+    region = np.asarray(nib.load(labels).dataobj)[0] > 0
+    population = np.asarray(nib.load(path).dataobj)[:, region].T
+    np.testing.assert_allclose(found["probability"][list(DEAD)], population[list(DEAD)], atol=1e-6)
+    assert np.abs(found["probability"] - population)[found["mask"]].max() > 1e-4
+
+
+def test_every_file_of_the_new_cohort_is_finite(treated):
+    for path in treated.path.glob("results-patients/**/*.nii"):
+        assert np.isfinite(np.asarray(nib.load(path).dataobj)).all()

@@ -1,0 +1,180 @@
+"""`prepare`: faulty runs are left out with their reason, the others go on; finished sessions are skipped."""
+
+import shutil
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from parcellation.bold_files import write_cifti
+from parcellation.store import Store
+from parcellation.surfaces import Mesh, Vertices
+from tests.shared_data import CASES, needs_cases
+from tests.studies import change_run, command, contents, replace, snapshot
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 439000000\n"
+
+
+def truncate(path):
+    replace(path, path.read_bytes()[:-1000])
+
+
+def cut_in_the_header(path):
+    replace(path, path.read_bytes()[:400])
+
+
+def point(path):
+    replace(path, POINTER)
+
+
+def empty(path):
+    replace(path, b"")
+
+
+def constant(path):
+    change_run(path, lambda series: np.full_like(series, 7))
+
+
+def missing_values(path):
+    change_run(path, lambda series: np.full_like(series, np.nan))
+
+
+def short(path):
+    change_run(path, lambda series: series[:19])
+
+
+def other_mesh(path):
+    path.unlink()
+    series = np.random.default_rng(0).normal(size=(100, 80)).astype(np.float32)
+    write_cifti(path, series, Vertices.of(Mesh("fsLR", (32492, 32492)), range(50), range(30)), 0.72)
+
+
+def volume(path):
+    path.unlink()
+    nib.save(nib.Nifti1Image(np.zeros((4, 4, 4, 30), np.float32), np.eye(4)), path.with_suffix("").with_suffix(".nii"))
+    path.with_suffix("").with_suffix(".nii").rename(path)
+
+
+def cifti_1(path):
+    replace(path, (CASES / "cifti/MSC_Conte69.SmoothedMyelinMap.32k_fs_LR.dtseries.nii").read_bytes())
+
+
+FAULTS = {
+    truncate: "truncated",
+    cut_in_the_header: "cut off",
+    point: "Git LFS",
+    empty: "empty",
+    constant: "signal",
+    missing_values: "signal",
+    short: "at least 20 frames",
+    other_mesh: "32492 vertices",
+    volume: "volume",
+    cifti_1: "wb_command -file-convert -cifti-version-convert",
+}
+AVAILABLE = [pytest.param(one, marks=needs_cases if one is cifti_1 else (), id=one.__name__) for one in FAULTS]
+
+
+@pytest.mark.parametrize("spoil", AVAILABLE)
+def test_a_faulty_run_is_left_out_and_named(fresh, spoil):
+    # The first run of all: nothing may be taken from it.
+    path = fresh.run_file("sim01", 1)
+    spoil(path)
+    said = command("prepare", fresh.study)
+    assert "8 of 9 sessions prepared" in said
+    assert "1 runs left out:" in said
+    line = next(line for line in said.splitlines() if line.startswith("  subject sim01, session 1, run LR: "))
+    assert path.name in line
+    assert FAULTS[spoil] in line
+    assert FAULTS[spoil] in (fresh.path / "work/excluded/sub-sim01_ses-1.txt").read_text(encoding="utf-8")
+
+
+def test_strict_ends_with_65_and_keeps_what_is_good(fresh):
+    truncate(fresh.run_file("sim02", 2))
+    said = command("prepare", fresh.study, "--strict", code=65)
+    assert fresh.run_file("sim02", 2).name in said
+    assert fresh.unit("sim05").exists()
+
+
+def test_nothing_usable_is_65_and_every_file_is_named(fresh):
+    files = [fresh.run_file(f"sim0{n}", t) for n in range(1, 6) for t in (1, 2) if (n, t) != (5, 2)]
+    for path in files:
+        constant(path)
+    said = command("prepare", fresh.study, code=65)
+    assert "0 of 9 sessions prepared" in said
+    assert all(str(path) in said for path in files)
+    for path in files:
+        point(path)
+    shutil.rmtree(fresh.path / "work")
+    assert "no run can be opened" in command("prepare", fresh.study, code=65)
+
+
+def test_a_run_that_was_bad_and_is_whole_again_is_made(fresh, finished):
+    good = fresh.run_file("sim01").read_bytes()
+    truncate(fresh.run_file("sim01"))
+    command("prepare", fresh.study)
+    assert "1 runs left out" in command("prepare", fresh.study)
+    shutil.copy2(finished.run_file("sim01"), fresh.run_file("sim01"))
+    assert good == fresh.run_file("sim01").read_bytes()
+    said = command("prepare", fresh.study)
+    assert "9 of 9 sessions prepared, 8 of them before" in said
+    assert "left out" not in said
+    assert not list((fresh.path / "work/excluded").iterdir())
+    assert contents(fresh.path / "work/fingerprints") == contents(finished.path / "work/fingerprints")
+
+
+def test_a_unit_that_is_gone_or_damaged_is_made_again_and_no_other(study):
+    before = snapshot(study.path / "work/fingerprints")
+    study.unit("sim02").unlink()
+    replace(study.unit("sim03"), study.unit("sim03").read_bytes()[:500])
+    assert "9 of 9 sessions prepared, 7 of them before" in command("prepare", study.study)
+    after = snapshot(study.path / "work/fingerprints")
+    changed = {path for path in before if before[path] != after[path]}
+    assert changed == {str(study.unit("sim02")), str(study.unit("sim03"))}
+    assert {path: digest for path, (_, digest) in after.items()} == {p: digest for p, (_, digest) in before.items()}
+
+
+def test_a_run_that_changed_makes_its_unit_new(study):
+    change_run(study.run_file("sim02", 1), lambda series: series[::-1])
+    assert "9 of 9 sessions prepared, 8 of them before" in command("prepare", study.study)
+
+
+def test_some_subjects_and_sessions(fresh, finished):
+    said = command("prepare", fresh.study, "--participant-label", "sub-sim02", "sim05", "--session-label", "ses-1")
+    assert "2 of 2 sessions prepared" in said
+    (folder,) = fresh.path.glob("work/fingerprints/*")
+    assert Store(folder).units() == [("sim02", "1"), ("sim05", "1")]
+    for subject in ("sim02", "sim05"):
+        assert fresh.unit(subject).read_bytes() == finished.unit(subject).read_bytes()
+
+
+def test_whoever_is_prepared_first_stands_on_the_ground_of_the_whole_cohort(fresh, finished):
+    # Subject sim05's file has no right hemisphere; alone it would have the left targets only.
+    path = fresh.run_file("sim05")
+    image = nib.load(path)
+    models = image.header.get_axis(1)
+    left = models.name == "CIFTI_STRUCTURE_CORTEX_LEFT"
+    series = np.asarray(image.dataobj)[:, left]
+    path.unlink()
+    new = nib.Cifti2Image(series, header=(image.header.get_axis(0), models[left]))
+    new.nifti_header.set_intent("ConnDenseSeries")
+    nib.save(new, path)
+    command("prepare", fresh.study, "--participant-label", "sim05")
+    command("prepare", fresh.study)
+    assert len(list(fresh.path.glob("work/fingerprints/*"))) == 1
+    assert fresh.unit("sim01").read_bytes() == finished.unit("sim01").read_bytes()
+    (folder,) = fresh.path.glob("work/fingerprints/*")
+    assert not Store(folder).read("sim05", "1").target_mask.all()
+
+
+def test_not_a_tree_is_16(fresh):
+    shutil.rmtree(fresh.path / "HCP")
+    (fresh.path / "HCP").mkdir()
+    for verb in ("index", "prepare"):
+        assert "not a tree of layout hcp" in command(verb, fresh.study, code=16)
+    assert not (fresh.path / "work").exists()
+
+
+def test_a_region_that_is_not_known_is_64_with_what_there_is(fresh):
+    said = command("prepare", fresh.write_study(region={"name": "wernicke"}), code=64)
+    assert "wernicke" in said
+    assert "broca" in said

@@ -1,0 +1,39 @@
+"""`report`: one page of a finished result; what was left out is on it."""
+
+import shutil
+
+from tests.studies import command, replace, snapshot
+
+
+def test_before_anybody_is_inferred_is_66(study):
+    shutil.rmtree(study.path / "work/posterior")
+    shutil.rmtree(study.results)
+    assert "parcellation infer" in command("report", study.study, code=66)
+    assert not study.results.exists()
+
+
+def test_before_training_is_66(prepared):
+    assert "parcellation train" in command("report", prepared.study, code=66)
+
+
+def test_runs_that_were_left_out_are_on_the_page_and_nothing_else_is_written(study):
+    path = study.run_file("sim05")
+    replace(path, path.read_bytes()[:-1000])
+    command("prepare", study.study)
+    command("infer", study.study)
+    before = snapshot(study.path)
+    assert "written" in command("report", study.study)
+    after = snapshot(study.path)
+    assert {path for path in after if after[path] != before.get(path)} == {str(study.results / "report.html")}
+    page = (study.results / "report.html").read_text(encoding="utf-8")
+    assert "truncated" in page
+    assert path.name in page
+    # A study that has lost a subject's only session has lost the subject.
+    assert "4 subjects" in page
+
+
+def test_the_page_has_every_subject_and_no_more(finished):
+    page = (finished.results / "report.html").read_text(encoding="utf-8")
+    for subject in ("sim01", "sim05"):
+        assert f"sub-{subject}" in page
+    assert "sim06" not in page

@@ -1,0 +1,87 @@
+"""`train`: one model from prepared sessions, refused where there is none to make, whole or not there."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.studies import PATIENTS, command, damage, replace, snapshot
+
+
+def test_training_before_anything_is_prepared_is_66(fresh):
+    assert "parcellation prepare" in command("train", fresh.study, code=66)
+    assert not (fresh.path / "work").exists()
+
+
+def test_a_subject_without_fingerprints_is_named(prepared):
+    study = prepared.write_study(training={"subjects": ["sim01", "sim88"]})
+    assert "sim88" in command("train", study, code=18)
+
+
+def test_a_group_that_is_nobodys_is_named(prepared):
+    study = prepared.write_study(training={"subjects": None, "group": "controls"})
+    assert "controls" in command("train", study, code=18)
+
+
+@pytest.mark.parametrize("spoil", [damage, lambda path: replace(path, path.read_bytes()[:800])])
+def test_a_damaged_unit_of_a_training_subject_is_65_and_named(prepared, spoil):
+    spoil(prepared.unit("sim02"))
+    assert prepared.unit("sim02").name in command("train", prepared.study, code=65)
+    assert not prepared.model.exists()
+
+
+def test_a_damaged_unit_of_somebody_else_does_not_matter(prepared, finished):
+    damage(prepared.unit("sim05"))
+    command("train", prepared.study)
+    assert prepared.model.read_bytes() == finished.model.read_bytes()
+
+
+def test_a_damaged_model_is_trained_again_to_the_same_bytes(study, finished):
+    damage(study.model)
+    assert "trained on 3 subjects" in command("train", study.study)
+    assert study.model.read_bytes() == finished.model.read_bytes()
+
+
+def test_a_damaged_checkpoint_is_65_and_says_what_to_do(prepared):
+    replace(prepared.path / "work/model/checkpoint.safetensors", b"not a checkpoint")
+    said = command("train", prepared.study, code=65)
+    assert "checkpoint.safetensors" in said
+    assert "remove it" in said
+
+
+def test_other_settings_make_another_model(study, finished):
+    command("train", study.write_study(training={"seed": 1}))
+    assert study.model.read_bytes() != finished.model.read_bytes()
+
+
+def test_who_is_taken_out_of_the_manifest_takes_part_in_nothing(prepared):
+    """Prepared fingerprints stay in the work folder; the manifest says who the cohort is."""
+    shutil.rmtree(prepared.path / "HCP/sim02")
+    shutil.rmtree(prepared.run_file("sim03", 2).parent)
+    study = prepared.write_study(training={"subjects": None, "steps": 2})
+    command("index", study)
+    assert "trained on 4 subjects" in command("train", study)
+    details = json.loads((prepared.path / "work/model/model.json").read_text(encoding="utf-8"))["details"]
+    assert details["subjects"] == ["sim01", "sim03", "sim04", "sim05"]
+    assert details["sessions"] == 6
+    assert "4 subjects inferred" in command("infer", study)
+    assert not (prepared.results / "sub-sim02").exists()
+
+
+def test_a_study_that_applies_a_model_is_not_trained_over_it(study):
+    """The folder of the applied model is another study's."""
+    study.write_study("patients.yaml", PATIENTS, data={"root": "HCP"})
+    command("prepare", study.path / "patients.yaml")
+    before = snapshot(study.path)
+    assert "model.file" in command("train", study.path / "patients.yaml", code=64)
+    assert "model.file" in command("train", study.study, "--model", study.path / "work/model", code=64)
+    assert snapshot(study.path) == before
+
+
+def test_the_model_says_who_and_what_it_was_trained_on(finished):
+    details = json.loads((finished.path / "work/model/model.json").read_text(encoding="utf-8"))["details"]
+    assert details["subjects"] == ["sim01", "sim02", "sim03"]
+    assert details["sessions"] == 6
+    assert details["study"]["training"]["steps"] == 10
+    losses = (finished.path / "work/model/training_loss.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(losses) == 11
