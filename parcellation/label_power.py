@@ -34,8 +34,12 @@ SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
     """The label power of a model from its training subjects, read from `source`.
 
-    With fewer than two subjects of two sessions nothing can be compared: the power stays 1 and is not checked.
+    With fewer than two subjects of two sessions nothing can be compared: the power stays 1 and is not checked. So it
+    does where every session has labels of its own, which tell by themselves how far sessions agree.
     """
+    if "session" in model.family.template.reducible:
+        log.info("label power: labels are each session's own in this model, so it stays 1")
+        return LabelPower()
     halves, correlations = [], []
     for observed in _subjects(model, source):
         present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
@@ -123,14 +127,18 @@ def _persistence(model: TrainedModel, parts: list[Observed]) -> float:
 
 @torch.no_grad()
 def refit_map(model: TrainedModel, source: Source, passes: int = 10) -> None:
-    """Set the population map, a free site, to what the labels say at the model's label power."""
+    """Set the population map to what the labels say at the model's label power."""
     family, encoder = model.family, _pooling(model.family)
     for _ in range(passes):
         sums: dict[str, Tensor] = {}
         for chunk in chunks(source, family.template, 8):
             for name, value in _tempered_labels(model, encoder, chunk).items():
                 sums[name] = sums.get(name, 0) + value
-        family.free["logits_group"].set(encoder.map_encoding(sums["labels"], sums["subjects"], source.cards["subject"]))
+        encoding = encoder.labels.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
+        if "logits_group" in family.free:
+            family.free["logits_group"].set(encoding)
+        else:
+            family.fixed["logits_group"] = encoding
 
 
 def _tempered_labels(model: TrainedModel, encoder, chunk: Batch) -> dict[str, Tensor]:
@@ -138,6 +146,7 @@ def _tempered_labels(model: TrainedModel, encoder, chunk: Batch) -> dict[str, Te
     centre = model.family.centre(observed)
     summaries = encoder.summarise(observed, centre)
     power = model.label_power.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))[..., None]
-    log_map = model.family.template.log_map(centre)
-    assignment = encoder.assign(observed, log_map, summaries.session, summaries.noise, power)
-    return {"labels": assignment.sum(0)[0], "subjects": torch.tensor(float(len(assignment)))}
+    evidence = encoder.evidence(observed, summaries.session, summaries.noise)
+    _, labels = encoder.labels.assign(evidence, encoder.labels.start(centre, observed), power)
+    someone = observed.mask.any(-1).any(1)
+    return encoder.labels.statistics(labels, someone) | {"subjects": someone.sum()}

@@ -25,6 +25,7 @@ from torch import Tensor
 from parcellation.approximation import Approximation
 from parcellation.elbo import Estimator, training_loss
 from parcellation.encoders import ENCODERS, concatenate
+from parcellation.encoding import Streamed
 from parcellation.errors import BadData, Stopped
 from parcellation.family import Family
 from parcellation.files import whole_file
@@ -296,7 +297,7 @@ def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subj
             one = encoder.statistics(encoder.summarise(chunk.seen, centre), chunk.seen)
             sums = {name: sums.get(name, 0) + value for name, value in one.items()}
         population = encoder.population(sums, source.cards[template.unit_plate])
-        centre = {name: encoding.estimate for name, encoding in population.items()}
+        centre = encoder.centre(population, chunk.seen)
     rows = {name for name, free in family.free.items() if name not in population}
     parts = []
     for chunk in chunks(source, template, batch) if rows else ():
@@ -311,4 +312,5 @@ def settle_population(family: Family, source: Source, batch: int) -> None:
     """Fix the encoded population sites at their encoding of all training subjects, as part of the model."""
     names = [site.name for site in family.template.population_sites() if site.name not in family.free]
     if names:
-        family.fixed = family.encoder.population_of(chunks(source, family.template, batch), source.cards, names)
+        batches = Streamed(lambda: chunks(source, family.template, batch))
+        family.fixed = family.encoder.population_of(batches, source.cards, names)

@@ -4,6 +4,7 @@ import torch
 
 from parcellation.encoders import NetworkPooling
 from parcellation.family import Family
+from parcellation.label_pooling import map_mode
 from parcellation.label_power import choose_label_power, refit_map
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed
@@ -85,11 +86,11 @@ def test_refitted_map_is_the_mean_of_tempered_labels():
     centre = model.family.centre(observed)
     pooling = NetworkPooling(drawn.template, [])
     summaries = pooling.summarise(observed, centre)
-    assignment = pooling.assign(
-        observed, drawn.template.log_map(centre), summaries.session, summaries.noise, torch.tensor(0.25)
-    )
-    # A fixed point: half a pseudo-count a network and the correction of the flow are all that separates them.
-    counts = (assignment.sum(0)[0] + 0.5) / 17
+    evidence = pooling.evidence(observed, summaries.session, summaries.noise)
+    assignment, _ = pooling.labels.assign(evidence, pooling.labels.start(centre, observed), torch.tensor(0.25))
+    # A fixed point: the map's prior and the correction of the flow are all that separates them.
+    mode = map_mode(assignment.sum(0)[0], drawn.template.basis, drawn.template.map_sd)
+    counts = (mode @ drawn.template.basis.to(mode)).softmax(-1)
     np.testing.assert_allclose(drawn.template.log_map(centre)[0, 0].exp(), counts, atol=0.05)
 
 

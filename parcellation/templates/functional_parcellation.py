@@ -16,18 +16,20 @@ z is summed out exactly:  log p(x | .) = logsumexp_k( log pi_k + sum_t log Norma
 It is shared by a subject's sessions, so this sum does not add over sessions and the session plate may not be reduced.
 """
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from parcellation.networks import (
+    constant,
+    contrast_basis,
+    population_profiles,
+    profile_spread,
+    session_density,
+    session_profiles,
+)
 from parcellation.plates import Observed, Site, Template, Values
 
-LOG_KAPPA = (-0.3, 1.0)  # features have mean square 1, so the noise of one observation is near or below 1
-LOG_SCALES = (-2.0, 1.5)  # differences between people: anywhere from invisible to as large as the signal
-SLOPE = (0.0, 1.5)  # logit scale: close to uniform on (0, 1)
-SESSION_NOISE = 0.3  # sessions of equal length differ in noise by about a third
 MAP_SD = 2.5  # per contrast: networks of a prior map reach a mean largest share of .86 / .65 / .54 for K = 2 / 7 / 17
 
 
@@ -48,34 +50,16 @@ class FunctionalParcellation(Template):
         K, D = reference.shape
         self.networks, self.features = K, D
         self.basis = contrast_basis(K)
-        self.spread = float((reference - reference.mean(0)).square().mean().sqrt().clamp_min(1e-3))
+        self.spread, self.map_sd = profile_spread(reference), MAP_SD
         self.sites = (
-            Site("log_kappa", (), (), lambda v, o: _normal(o, LOG_KAPPA, ())),
-            Site("slope", (), (), lambda v, o: _normal(o, SLOPE, ())),
-            Site("log_epsilon", (), (K,), lambda v, o: _normal(o, LOG_SCALES, (K,))),
-            Site("log_sigma", (), (K,), lambda v, o: _normal(o, LOG_SCALES, (K,))),
-            Site("mu", (), (K, D), self._mu),
-            Site("logits_group", ("vertex",), (K - 1,), lambda v, o: _normal(o, (0.0, MAP_SD), (K - 1,))),
-            Site("log_kappa_session", ("subject", "session"), (), self._log_kappa_session),
-            Site("mu_subject", ("subject",), (K, D), lambda v, o: (v["mu"], v["log_epsilon"].exp()[..., None])),
-            Site("mu_session", ("subject", "session"), (K, D), self._mu_session),
+            *population_profiles(reference),
+            Site("logits_group", ("vertex",), (K - 1,), lambda v, o: constant(o, (0.0, MAP_SD), (K - 1,))),
+            *session_profiles(K, D, frames_reference),
         )
 
     def hyperparameters(self) -> dict:
         """Constructor arguments."""
         return dict(reference=self.reference, frames_reference=self.frames_reference)
-
-    def _mu(self, values: Values, observed: Observed) -> tuple[Tensor, Tensor]:
-        reference = self.reference.to(observed.x)[None, None, None]
-        return reference, torch.full_like(reference, self.spread)
-
-    def _mu_session(self, values: Values, observed: Observed) -> tuple[Tensor, Tensor]:
-        return values["mu_subject"], values["log_sigma"].exp()[..., None]
-
-    def _log_kappa_session(self, values: Values, observed: Observed) -> tuple[Tensor, Tensor]:
-        shortness = (self.frames_reference / observed.covariates["frames"].clamp_min(1)).log()
-        mean = values["log_kappa"] + 0.5 * values["slope"].sigmoid() * shortness
-        return mean, torch.full_like(mean, SESSION_NOISE)
 
     def log_map(self, values: Values) -> Float[Tensor, "*draws 1 1 V K"]:
         """Log probability of every network in the population, shape (*draws, 1, 1, V, K)."""
@@ -103,35 +87,14 @@ class FunctionalParcellation(Template):
         """
         total = None
         for t in range(observed.x.shape[1]):
-            one = self._session(profiles, log_kappa, observed, t)
+            one = session_density(profiles, log_kappa, observed, t)
             total = one if total is None else total + one
         return total
-
-    def _session(self, profiles: Tensor, log_kappa: Tensor, observed: Observed, t: int) -> Tensor:
-        x, mask = observed.x[:, t], observed.mask[:, t, :, None]  # (S, V, D), (S, V, 1)
-        m = profiles[..., min(t, profiles.shape[-4] - 1), 0, :, :]  # (*draws, S, K, D)
-        log_sd = log_kappa[..., min(t, log_kappa.shape[-2] - 1), :, None]  # (*draws, S, 1, 1)
-        square = observed.squares[:, t, :, None] - 2 * (m @ x.mT).mT + m.square().sum(-1).unsqueeze(-2)
-        density = -0.5 * square * (-2 * log_sd).exp() - self.features * (log_sd + 0.5 * math.log(2 * math.pi))
-        return torch.where(mask, density, 0.0).unsqueeze(-3)  # (*draws, S, 1, V, K)
 
     def log_likelihood(self, values: Values, observed: Observed) -> Float[Tensor, "*draws S 1 V"]:
         """log p(x | sites) with the label summed out, shape (*draws, S, 1, V); a vertex without data contributes 0."""
         seen = observed.mask.any(1, keepdim=True)
         return torch.where(seen, self.log_joint(values, observed).logsumexp(-1), 0.0)
-
-
-def contrast_basis(networks: int) -> Float[Tensor, "{networks}-1 {networks}"]:
-    """Orthonormal contrasts of K networks (Helmert), shape (K-1, K), float64: a prior on them treats networks alike."""
-    K = networks
-    basis = torch.tril(torch.ones(K, K, dtype=torch.float64), -1)[1:]
-    basis[torch.arange(K - 1), torch.arange(1, K)] = -torch.arange(1, K, dtype=torch.float64)
-    return basis / basis.norm(dim=1, keepdim=True)
-
-
-def _normal(observed: Observed, prior: tuple[float, float], event: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    shape = (1, 1, 1) + event
-    return observed.x.new_full(shape, prior[0]), observed.x.new_full(shape, prior[1])
 
 
 TEMPLATE = FunctionalParcellation

@@ -1,0 +1,89 @@
+"""What models of networks share: the sites of their fingerprints, the density of a session, contrasts of a map.
+
+    log_kappa          log sd of an observation around its network's fingerprint, for a run of reference length
+    slope              logit of the share of noise variance that falls with the number of frames, in (0, 1)
+    log_epsilon[k]     log sd between subjects;  log_sigma[k]  log sd between sessions of a subject
+    mu[k]              population fingerprint, anchored at reference[k]
+    log_kappa_session  Normal(log_kappa + slope/2 log(frames_reference / frames), 0.3)
+    mu_subject[k]      Normal(mu[k], epsilon[k]);  mu_session[k]  Normal(mu_subject[k], sigma[k])
+
+Plates: subject (S), session (T), vertex (V). K networks, D features.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from parcellation.plates import Observed, Site, Values
+
+LOG_KAPPA = (-0.3, 1.0)  # features have mean square 1, so the noise of one observation is near or below 1
+LOG_SCALES = (-2.0, 1.5)  # differences between people: anywhere from invisible to as large as the signal
+SLOPE = (0.0, 1.5)  # logit scale: close to uniform on (0, 1)
+SESSION_NOISE = 0.3  # sessions of equal length differ in noise by about a third
+
+
+def population_profiles(reference: Float[Tensor, "K D"]) -> tuple[Site, ...]:
+    """Sites of the population's fingerprints, of what varies around them, and of the noise."""
+    (K, D), spread = reference.shape, profile_spread(reference)
+
+    def mu(values: Values, observed: Observed) -> tuple[Tensor, Tensor]:
+        anchors = reference.to(observed.x)[None, None, None]
+        return anchors, torch.full_like(anchors, spread)
+
+    return (
+        Site("log_kappa", (), (), lambda v, o: constant(o, LOG_KAPPA, ())),
+        Site("slope", (), (), lambda v, o: constant(o, SLOPE, ())),
+        Site("log_epsilon", (), (K,), lambda v, o: constant(o, LOG_SCALES, (K,))),
+        Site("log_sigma", (), (K,), lambda v, o: constant(o, LOG_SCALES, (K,))),
+        Site("mu", (), (K, D), mu),
+    )
+
+
+def session_profiles(networks: int, features: int, frames_reference: float) -> tuple[Site, ...]:
+    """Sites of subjects' and sessions' fingerprints, and of a session's noise."""
+    event = (networks, features)
+
+    def log_kappa(values: Values, observed: Observed) -> tuple[Tensor, Tensor]:
+        shortness = (frames_reference / observed.covariates["frames"].clamp_min(1)).log()
+        mean = values["log_kappa"] + 0.5 * values["slope"].sigmoid() * shortness
+        return mean, torch.full_like(mean, SESSION_NOISE)
+
+    sessions = ("subject", "session")
+    return (
+        Site("log_kappa_session", sessions, (), log_kappa),
+        Site("mu_subject", ("subject",), event, lambda v, o: (v["mu"], v["log_epsilon"].exp()[..., None])),
+        Site("mu_session", sessions, event, lambda v, o: (v["mu_subject"], v["log_sigma"].exp()[..., None])),
+    )
+
+
+def profile_spread(reference: Float[Tensor, "K D"]) -> float:
+    """Prior sd of a network's fingerprint about its anchor: how far anchors are from their mean."""
+    return float((reference - reference.mean(0)).square().mean().sqrt().clamp_min(1e-3))
+
+
+def session_density(
+    profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed, t: int
+) -> Float[Tensor, "*draws S 1 V K"]:
+    """log p(x | z = k, profiles, noise) of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
+    x, mask = observed.x[:, t], observed.mask[:, t, :, None]  # (S, V, D), (S, V, 1)
+    m = profiles[..., min(t, profiles.shape[-4] - 1), 0, :, :]  # (*draws, S, K, D)
+    log_sd = log_kappa[..., min(t, log_kappa.shape[-2] - 1), :, None]  # (*draws, S, 1, 1)
+    square = observed.squares[:, t, :, None] - 2 * (m @ x.mT).mT + m.square().sum(-1).unsqueeze(-2)
+    density = -0.5 * square * (-2 * log_sd).exp() - x.shape[-1] * (log_sd + 0.5 * math.log(2 * math.pi))
+    return torch.where(mask, density, 0.0).unsqueeze(-3)  # (*draws, S, 1, V, K)
+
+
+def contrast_basis(networks: int) -> Float[Tensor, "{networks}-1 {networks}"]:
+    """Orthonormal contrasts of K networks (Helmert), shape (K-1, K), float64: a prior on them treats networks alike."""
+    K = networks
+    basis = torch.tril(torch.ones(K, K, dtype=torch.float64), -1)[1:]
+    basis[torch.arange(K - 1), torch.arange(1, K)] = -torch.arange(1, K, dtype=torch.float64)
+    return basis / basis.norm(dim=1, keepdim=True)
+
+
+def constant(observed: Observed, prior: tuple[float, float], event: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The same (mean, sd) for every element of a site's event."""
+    shape = (1, 1, 1) + event
+    return observed.x.new_full(shape, prior[0]), observed.x.new_full(shape, prior[1])

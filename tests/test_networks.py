@@ -1,0 +1,38 @@
+"""What models of networks share: contrasts, and a session's density against scipy's."""
+
+import pytest
+import scipy.stats
+import torch
+
+from parcellation.networks import constant, contrast_basis, profile_spread, session_density
+
+
+@pytest.mark.parametrize("networks", [2, 5])
+def test_contrasts_span_all_differences(networks):
+    basis = contrast_basis(networks)
+    centring = torch.eye(networks, dtype=torch.float64) - 1 / networks
+    assert torch.allclose(basis.T @ basis, centring, atol=1e-14)
+
+
+def test_a_session_s_density_is_normal(ragged):
+    values, observed = ragged.values, ragged.observed
+    got = session_density(values["mu_session"], values["log_kappa_session"], observed, 1)
+    assert got.shape == (5, 1, 8, 3)
+    s, v, k = 0, 3, 2
+    mean, sd = values["mu_session"][s, 1, 0, k].numpy(), float(values["log_kappa_session"][s, 1, 0].exp())
+    expected = scipy.stats.norm(mean, sd).logpdf(observed.x[s, 1, v].numpy()).sum()
+    assert float(got[s, 0, v, k]) == pytest.approx(expected if observed.mask[s, 1, v] else 0.0, rel=1e-10)
+    assert (got[~observed.mask[:, 1][:, None]] == 0).all()
+
+
+def test_the_spread_is_the_anchors_own():
+    reference = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert profile_spread(reference) == pytest.approx(1.0)
+    assert profile_spread(reference[:1]) == pytest.approx(1e-3)  # one network has no differences: still a scale
+
+
+def test_a_constant_prior_is_the_same_everywhere(ragged):
+    mean, sd = constant(ragged.observed, (0.5, 2.0), (3,))
+    assert mean.shape == sd.shape == (1, 1, 1, 3)
+    assert (mean == 0.5).all()
+    assert (sd == 2).all()
