@@ -135,8 +135,9 @@ class Layer:
         """From a row: L has the lower triangle and the exponential of the diagonal, U the upper one."""
         triangles, log_diagonal, shift, gates = row.split([n * n, n, n, 3], -1)
         triangles, (g, h, gate) = triangles.unflatten(-1, (n, n)), gates.sigmoid()[..., None].unbind(-2)
-        lower = _gated(g, triangles.tril(-1) + triangles.diagonal(dim1=-2, dim2=-1).exp().diag_embed())
-        upper = _gated(h, triangles.triu(1) + log_diagonal.exp().diag_embed())
+        # Elements beside the diagonal are counted in units of 1 / n: one learning rate then fits them and the shifts.
+        lower = _gated(g, triangles.tril(-1) / n + triangles.diagonal(dim1=-2, dim2=-1).exp().diag_embed())
+        upper = _gated(h, triangles.triu(1) / n + log_diagonal.exp().diag_embed())
         return cls(lower, upper, (1 - h) * shift, gate)
 
     def push(self, z: Tensor) -> Tensor:

@@ -41,6 +41,12 @@ class PerVariable(Rival):
         super().__init__(template, cards, starts)
         self.architecture = flows  # a plain mapping: their weights are in the rows
 
+    def _apply(self, function, recurse=True):
+        """Constants of the architecture move with the rows."""
+        for flow in self.architecture.values():
+            flow._apply(function)
+        return super()._apply(function, recurse)
+
     def encodings(self, batch: Batch) -> dict[str, Tensor]:
         """Rows, those of centred flows with the prior's mean where the parents are at their medians."""
         rows = super().encodings(batch)

@@ -78,8 +78,8 @@ class Rival(nn.Module, ABC):
     augmented: ClassVar[bool] = False
 
     def __init__(self, template: Template, cards: Mapping[str, int], starts: Mapping[str, Float[Tensor, " P"]]):
-        nn.Module.__init__(self)
-        self.template, self.cards = template, dict(cards)
+        super().__init__()
+        self.template, self.cards, self.generative = template, dict(cards), template.generative
         self.schemes = {site.name: type(self).__name__ for site in template.sites}
         self.free = nn.ModuleDict({n: Rows(template, template.site(n), cards, start) for n, start in starts.items()})
 
