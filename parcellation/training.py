@@ -212,7 +212,7 @@ def _key(family: Approximation, plan: Plan, identity: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _save(path: Path, key: str, family: Family, optimisers, losses: list[float]) -> None:
+def _save(path: Path, key: str, family: Approximation, optimisers, losses: list[float]) -> None:
     tensors = {f"family.{name}": value.contiguous() for name, value in family.state_dict().items()}
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
     for number, (optimiser, _) in enumerate(optimisers):
@@ -223,7 +223,7 @@ def _save(path: Path, key: str, family: Family, optimisers, losses: list[float])
         save_file(tensors, temporary, metadata={"key": key})
 
 
-def _restore(path: Path, key: str, family: Family, optimisers) -> list[float]:
+def _restore(path: Path, key: str, family: Approximation, optimisers) -> list[float]:
     """Continue from a checkpoint of the same training; returns the losses so far, none when there is no such one."""
     if not path.exists():
         return []
