@@ -11,6 +11,7 @@ from parcellation.errors import UsageError
 from parcellation.family import Family
 from parcellation.flows import FLOWS
 from parcellation.plates import Batch, Observed
+from parcellation.warped_flows import WARPS
 from tests.conftest import draw_cohort, full, generator, noise
 from tests.test_family import exact_family, shaken
 
@@ -218,7 +219,7 @@ def check_same_expectation(family, batch, draws: int) -> None:
         assert float(score.abs().max()) < 5  # the largest of a few hundred standard scores
 
 
-@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("flow", [*FLOWS, *WARPS])
 def test_estimators_have_the_same_expectation_with_every_flow(flow, effects):
     template, observed = effects
     family = shaken(Family(template, full(template, observed).cards, "hybrid", flow).double(), 0.3)
