@@ -17,6 +17,7 @@ from parcellation.encoders import Encoding, encoder_class
 from parcellation.errors import UsageError
 from parcellation.flows import make_flow, pushforward
 from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
+from parcellation.summary_bank import Pooling, SummaryBank
 
 
 def scheme_sites(template: Template, scheme: str) -> dict[str, str]:
@@ -78,7 +79,8 @@ class Family(nn.Module):
     """q for one template grounded at the full cardinalities `cards`.
 
     flow: name of the flow of every site, or a mapping from site to name; by default `centred` for free sites on the
-    outermost plate, whose rows are visited rarely, and `precision` for the others.
+    outermost plate, whose rows are visited rarely, and `precision` for the others. bank: encode population sites from
+    all members of the outermost plate, as last visited, instead of from the batch (see `summary_bank`).
     """
 
     def __init__(
@@ -88,22 +90,25 @@ class Family(nn.Module):
         scheme: str = "hybrid",
         flow: str | Mapping[str, str] | None = None,
         encoder: str | None = None,
+        bank: bool = False,
         **encoder_settings,
     ):
         super().__init__()
         self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, **encoder_settings)
+        self.settings |= {"bank": True} if bank else {}
         self.template, self.cards, self.schemes = template, dict(cards), scheme_sites(template, scheme)
         self.generative = template.generative
         encoded = [site for site in template.sites if self.schemes[site.name] == "encoded"]
         build = encoder_class(encoder or template.encoder)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
+        self.bank = self._bank(encoded) if bank else None
         self.fixed: dict[str, Encoding] = {}  # encoded population sites, settled once training has ended
         names = self._default_flows() if flow is None else flow
         names = {site.name: names if isinstance(names, str) else names[site.name] for site in template.sites}
-        self.flows = nn.ModuleDict({name: make_flow(kind, build.extra) for name, kind in names.items()})
+        self.flows = nn.ModuleDict({name: make_flow(kind, build.extras(template)) for name, kind in names.items()})
         self.free = nn.ModuleDict(
             {
-                site.name: FreeEncoding(template, site, cards, build.extra)
+                site.name: FreeEncoding(template, site, cards, build.extras(template))
                 for site in template.sites
                 if self.schemes[site.name] == "free"
             }
@@ -113,6 +118,19 @@ class Family(nn.Module):
         """Settled encodings move with the weights."""
         self.fixed = {name: encoding.map(function) for name, encoding in self.fixed.items()}
         return super()._apply(function, recurse)
+
+    def _bank(self, encoded: list[Site]) -> SummaryBank:
+        population = [site for site in encoded if self.template.unit_plate not in site.plates]
+        if not population:
+            raise UsageError("model.bank: expected encoded population sites, of which alone there are summaries")
+        if not isinstance(self.encoder, Pooling):
+            kind = type(self.encoder).__name__
+            raise UsageError(f"model.bank: {kind} has no weights to train for the population: settle it beforehand")
+        return SummaryBank(self.template, population, self.cards, self.encoder.channels)
+
+    def visit(self, batch: Batch) -> None:
+        """Put these members of the outermost plate into the bank; the next encodings have a gradient through them."""
+        self.bank.visit(batch.index[self.template.unit_plate], self.encoder.members(batch))
 
     def _default_flows(self) -> dict[str, str]:
         unit = self.template.unit_plate
@@ -143,6 +161,8 @@ class Family(nn.Module):
         result = {}
         if self.encoder is not None:
             result |= self.encoder(batch, self.centre(batch.seen))
+            if self.bank is not None and self.template.unit_plate in batch.index:
+                result |= self.bank.encodings(self.encoder)
             result = {name: self._scored(name, encoding, batch) for name, encoding in result.items()}
         for name, free in self.free.items():
             result[name] = free(batch.index)
