@@ -54,18 +54,23 @@ class DeepSet(nn.Module):
 
     def __init__(self, template: Template, sites: Sequence[Site], hidden: int = 8):
         super().__init__()
-        self.template, self.sites, self.channels = template, sites, 1 + hidden
+        self._prepare(template, sites)
+        self.channels = {site.name: (*site.event, 1 + hidden) for site in sites}
         self.embed = MLP(1, hidden, [hidden], activation=nn.SiLU)
         self.combine = nn.ModuleDict({site.name: nn.Linear(hidden, 1) for site in sites})
+        with torch.no_grad():
+            for layer in self.combine.values():
+                layer.weight.mul_(0.01)
+                layer.bias.zero_()
+
+    def _prepare(self, template: Template, sites: Sequence[Site]) -> None:
+        """What any pooling by means has: constants of precision, and spreads between members of outer plates."""
+        self.template, self.sites = template, sites
         self.precision = nn.ParameterDict({site.name: torch.zeros(()) for site in sites})
         outer = {site.name: self.pooled_plates(site)[1:] for site in sites}
         self.between = nn.ParameterDict(
             {f"{name}_{plate}": torch.zeros(()) for name, plates in outer.items() for plate in plates}
         )
-        with torch.no_grad():
-            for layer in self.combine.values():
-                layer.weight.mul_(0.01)
-                layer.bias.zero_()
 
     @classmethod
     def extras(cls, template: Template) -> int:
@@ -90,9 +95,19 @@ class DeepSet(nn.Module):
         plates = self.pooled_plates(self.template.site(name))
         if plates:
             members = self._pool(name, plates[-1], members, full, first=len(plates) == 1)
+        return self._decode(name, members)
+
+    def _decode(self, name: str, members: Members) -> Encoding:
         estimate = members.channels[..., 0] + self.combine[name](members.channels[..., 1:])[..., 0]
         log_precision = (members.log_precision + self.precision[name])[..., None]
         return Encoding(estimate, log_precision, members.log_counts[..., None, :] / 5)
+
+    def _embed(self, x: Float[Tensor, "*plates D"]) -> Float[Tensor, "*plates D C"]:
+        return torch.cat([x[..., None], self.embed(x[..., None])], -1)
+
+    def _share(self, name: str, plate: str, channels: Tensor, weight: Tensor) -> Float[Tensor, "*plates"]:
+        """Shares of a plate's members in their mean, from their weights; all 0 where nobody is there."""
+        return weight / weight.sum(self.template.plates.index(plate), keepdim=True).clamp_min(SMALL)
 
     def population_of(self, batches: Iterable[Batch], cards: Mapping[str, int], names: Collection[str]) -> dict:
         """Encodings of population sites from data that come in parts; the parts are put together, so they must fit."""
@@ -104,14 +119,8 @@ class DeepSet(nn.Module):
 
     def _members(self, sites: Sequence[Site], batch: Batch) -> dict[str, tuple[Members, float]]:
         """For every site the members of the last plate to pool, and how many of the full model each stands for."""
-        x, mask = batch.seen.x[..., None], batch.seen.mask
-        plates = self.template.plates
-        each = Members(
-            torch.cat([x, self.embed(x)], -1),
-            x.new_zeros(mask.shape),
-            x.new_zeros(*mask.shape, len(plates)),
-            mask,
-        )
+        x, mask, plates = batch.seen.x, batch.seen.mask, self.template.plates
+        each = Members(self._embed(x), x.new_zeros(mask.shape), x.new_zeros(*mask.shape, len(plates)), mask)
         full = {plate: batch.cards[plate] / size for plate, size in zip(plates, mask.shape, strict=True)}
         result = {}
         for site in sites:
@@ -125,7 +134,7 @@ class DeepSet(nn.Module):
         d, present = self.template.plates.index(plate), members.present.to(members.channels)
         weight = present if first else present * (members.log_precision - self.between[f"{name}_{plate}"]).sigmoid()
         total, count = weight.sum(d, keepdim=True), present.sum(d, keepdim=True)
-        share, even = weight / total.clamp_min(SMALL), present / count.clamp_min(1)
+        share, even = self._share(name, plate, members.channels, weight), present / count.clamp_min(1)
         log_counts = (even[..., None] * members.log_counts).sum(d, keepdim=True)
         here = torch.arange(len(self.template.plates), device=present.device) == d
         log_counts = torch.where(here, (full * count.clamp_min(SMALL)).log()[..., None], log_counts)

@@ -39,17 +39,17 @@ class Pooling(Protocol):
 class SummaryBank(nn.Module):
     """Summaries of all `cards` members for these population sites, in buffers, so that a checkpoint holds them.
 
-    channels: numbers of a summary per feature, C.
+    channels: shape of a member's channels for each site, (D, C).
     """
 
-    def __init__(self, template: Template, sites: Sequence[Site], cards: Mapping[str, int], channels: int):
+    def __init__(self, template: Template, sites: Sequence[Site], cards: Mapping[str, int], channels: Mapping):
         super().__init__()
         self.names, self.count = [site.name for site in sites], cards[template.unit_plate]
         self._fresh: tuple[Tensor, dict[str, Members]] | None = None
         for site in sites:
             kept = {template.unit_plate, *site.plates}
             sizes = [cards[plate] if plate in kept else 1 for plate in template.plates]
-            self.register_buffer(f"{site.name}_channels", torch.zeros(*sizes, *site.event, channels))
+            self.register_buffer(f"{site.name}_channels", torch.zeros(*sizes, *channels[site.name]))
             self.register_buffer(f"{site.name}_log_precision", torch.zeros(sizes))
             self.register_buffer(f"{site.name}_log_counts", torch.zeros(*sizes, len(sizes)))
             self.register_buffer(f"{site.name}_present", torch.zeros(sizes, dtype=torch.bool))
