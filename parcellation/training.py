@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -129,15 +130,15 @@ class Plan:
 
     def generator(self, *key: int | str) -> torch.Generator:
         """A generator that depends on nothing but the seed and the key."""
-        digest = hashlib.sha256(repr((self.seed, *key)).encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        return _generator(self.seed, *key)
 
     def members(self, step: int, count: int) -> Int[Tensor, " n"]:
         """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches."""
         parts = -(-count // self.batch)
         epoch, place = divmod(step, parts)
-        order = torch.randperm(count, generator=self.generator("epoch", epoch))
-        return order.tensor_split(parts)[place].sort().values
+        size, longer = divmod(count, parts)
+        start = place * size + min(place, longer)
+        return _order(self.seed, epoch, count)[start : start + size + (place < longer)].sort().values
 
     def reduce(self, batch: Batch, step: int, template) -> Batch:
         """Subsample the other plates."""
@@ -147,6 +148,16 @@ class Plan:
                 order = torch.randperm(batch.cards[plate], generator=self.generator(plate, step))
                 index[plate] = order[:size].sort().values.to(batch.seen.x.device)
         return template.reduce(batch, index) if index else batch
+
+
+def _generator(*key: int | str) -> torch.Generator:
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+@lru_cache(maxsize=1)  # a step on a large plate must not pay for the whole plate
+def _order(seed: int, epoch: int, count: int) -> Int[Tensor, " {count}"]:
+    return torch.randperm(count, generator=_generator(seed, "epoch", epoch))
 
 
 def fit(
