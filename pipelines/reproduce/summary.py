@@ -42,11 +42,12 @@ def read(folder: Path) -> list[dict]:
         run["steps_asked"] = int(path.stem.split("_steps-")[1].split("_")[0])
         half = seconds_to(run | {"train_s": np.nan})
         runs.append(run | {"half_s": half, "failed": float(bool(run["failed"]))})
-    order = list(NAMES)
-    return sorted(
-        runs,
-        key=lambda r: (*(r[n] for n in GROUP[:2]), order.index(r["method"]), *(r[n] for n in GROUP[3:]), r["seed"]),
-    )
+    return sorted(runs, key=_place)
+
+
+def _place(run: dict) -> tuple:
+    experiment, setting, method, *numbers = (run[name] for name in [*GROUP, "seed"])
+    return experiment, setting, list(NAMES).index(method), *numbers
 
 
 def markdown(numbers: pd.DataFrame, lines: list[str]) -> str:
