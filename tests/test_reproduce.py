@@ -85,6 +85,11 @@ def test_a_run_reports_its_gap_and_cost(method):
     assert bool(found["weights_of_groups"]) == METHODS[method].rows
 
 
+def test_the_size_of_encodings_is_that_of_a_groups_weights():
+    for size in (2, 8):
+        assert execute(replace(SMALLEST, encoding_size=size))["weights_of_groups"] == 6 * size
+
+
 def test_the_rate_of_rows_is_part_of_the_run():
     gaps = {rate: execute(replace(SMALLEST, row_rate=rate))["gap"] for rate in (0.0, 15.0)}
     assert gaps[0.0] != gaps[15.0]

@@ -47,7 +47,8 @@ TRIED = 15  # steps on a copy: libraries are then loaded, and it is known how ma
 class Run:
     """What is run; every field is an option of the command.
 
-    points: evaluations along the way, closer at the start; limit_s: seconds of training that a run has.
+    encoding_size: numbers in a vector that encodes a ground variable, 0 for the encoding itself (estimate and precision
+    of every element). points: evaluations along the way, closer at the start; limit_s: seconds of training a run has.
     """
 
     method: str = "pavi_f"
@@ -55,7 +56,7 @@ class Run:
     dimensions: int = 8
     groups: int = 100
     reduced: int = 2
-    encoding_size: int = 8
+    encoding_size: int = 0
     steps: int = 5000
     rate: float = 0.02
     row_rate: float = 15.0

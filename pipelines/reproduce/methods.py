@@ -43,7 +43,7 @@ class Method:
 
 
 def _pavi(scheme: str) -> Build:
-    return lambda template, cards, size: Family(template, cards, scheme)
+    return lambda template, cards, size: Family(template, cards, scheme, encoding_size=size or None)
 
 
 def _cascading(template: GaussianRandomEffects, cards: Mapping[str, int], size: int) -> Approximation:

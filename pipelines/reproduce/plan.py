@@ -8,6 +8,7 @@ environment of its own.
 import itertools
 from collections.abc import Iterator
 
+SEARCHED_SIZES = (0, 8)  # of encodings
 UNLIMITED = 1e9  # seconds
 
 
@@ -35,7 +36,7 @@ def searches(config: dict) -> dict[str, dict]:
     """Options, with rates, of the runs of the search, by name: the largest size that is searched, the fewest steps."""
     search, found = config["search"], {}
     for one in _every(config | {"repetitions": 1}):
-        if one["groups"] > search["most_groups"] or one["encoding_size"] != 8:
+        if one["groups"] > search["most_groups"] or one["encoding_size"] not in SEARCHED_SIZES:
             continue
         for rate, row_rate in itertools.product(search["rates"], search["row_rates"].get(one["method"], [1.0])):
             options = {name: value for name, value in one.items() if name != "experiment"} | {
@@ -67,11 +68,12 @@ def races(config: dict) -> dict[str, tuple[dict, list[str]]]:
 
 def _every(config: dict) -> Iterator[dict]:
     for experiment, plan in config["experiments"].items():
-        seeds, sizes = range(config["repetitions"]), plan.get("encoding_sizes", [8])
+        seeds = range(config["repetitions"])
         for setting, (groups, reduced), method in itertools.product(plan["settings"], plan["plates"], plan["methods"]):
             if groups > plan.get("most_groups", {}).get(method, groups):
                 continue  # a method that cannot run at this size
             steps = plan.get("steps_of", {}).get(method, plan["steps"])
+            sizes = plan.get("encoding_sizes", {}).get(method, [0])
             for size, length, seed in itertools.product(sizes, steps, seeds):
                 yield {
                     "experiment": experiment,
