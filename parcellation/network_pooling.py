@@ -74,11 +74,12 @@ class NetworkPooling(nn.Module):
     @torch.no_grad()
     def forward(self, batch: Batch, centre: Values) -> dict[str, Encoding]:
         """One encoding per site; `centre` holds the current values of population sites that are not encoded here."""
-        encodings = {}
-        if not centre:  # the population itself is read off the batch
-            centre = self.start(batch.seen)
+        encodings, known = {}, centre
+        if any(site.name not in known for site in self.template.population_sites()):  # read off the batch
+            centre = {**self.start(batch.seen), **known}
             for _ in range(BATCH_PASSES):
-                encodings, centre = self._pass([batch], batch.cards, centre)
+                encodings, found = self._pass([batch], batch.cards, centre)
+                centre = {**found, **known}
         encodings |= self.subject_encodings(self.summarise(batch.seen, centre))
         return {name: encoding for name, encoding in encodings.items() if name in self.names}
 
