@@ -59,6 +59,7 @@ def test_races_are_against_runs_of_the_same_size_setting_and_seed():
     assert planned
     for name, (rival, ours) in planned.items():
         assert rival["method"] == plan[name]["method"] == "cf_sa"
+        assert [plan[one]["method"] for one in ours] == ["pavi_f", "pavi_e"]
         for one in ours:
             assert all(plan[one][same] == rival[same] for same in ("groups", "setting", "seed", "dimensions"))
 
