@@ -166,7 +166,7 @@ class Plan:
         return template.reduce(batch, index) if index else batch
 
 
-@lru_cache(maxsize=2)  # a step on a large plate must not pay for the whole plate
+@lru_cache(maxsize=2)  # a step on a large plate must not pay for the whole plate; a bank's visits have another order
 def _order(seed: int, name: str, epoch: int, count: int) -> Int[Tensor, " {count}"]:
     return torch.randperm(count, generator=seeded(seed, name, epoch))
 

@@ -3,13 +3,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from pipelines.benchmarks import gre
 from pipelines.reproduce import experiments, race, search
 from pipelines.reproduce.claims import flatness, step_ratio
 from pipelines.reproduce.experiments import Run, execute
-from pipelines.reproduce.methods import METHODS, Drawn
+from pipelines.reproduce.methods import METHODS, data_sets
 from pipelines.reproduce.plan import arguments, key_of, races, runs, searches
 from pipelines.reproduce.summary import main
 
@@ -59,6 +60,7 @@ def test_races_are_against_runs_of_the_same_size_setting_and_seed():
     assert planned
     for name, (rival, ours) in planned.items():
         assert rival["method"] == plan[name]["method"] == "cf_sa"
+        assert [plan[one]["method"] for one in ours] == ["pavi_f", "pavi_e"]
         for one in ours:
             assert all(plan[one][same] == rival[same] for same in ("groups", "setting", "seed", "dimensions"))
 
@@ -96,13 +98,20 @@ def test_the_rate_of_rows_is_part_of_the_run():
 
 
 def test_methods_trained_over_data_sets_are_judged_on_others():
-    template = SMALLEST.template
-    source, again = (Drawn(template, 6, 0) for _ in range(2))
-    drawn = [source.batch(None).seen.x for _ in range(3)]
-    assert all((one == again.batch(None).seen.x).all() for one in drawn)
+    template, rows = SMALLEST.template, METHODS["cf_sa"]
+    source, again = (data_sets(rows, template, 6, 0) for _ in range(2))
+    drawn = [source.batch(torch.arange(6)).seen.x for _ in range(3)]
+    assert all((one == again.batch(torch.arange(6)).seen.x).all() for one in drawn)
     assert (drawn[0] != drawn[1]).all()
     unseen = [SMALLEST.data(1 + k).seen.x for k in range(2)]
     assert all((one != other).all() for one in drawn for other in unseen)
+
+
+def test_what_has_no_size_is_trained_on_many_and_on_no_more_than_200_groups():
+    sizes = [data_sets(METHODS["pavi_e_sa"], SMALLEST.template, 20000, 0).at(step).cards["group"] for step in range(99)]
+    assert 2 <= min(sizes) < 10
+    assert 100 < max(sizes) <= 200
+    assert data_sets(METHODS["adavi_sa"], SMALLEST.template, 300, 0).at(1).cards["group"] == 300
 
 
 def test_a_run_that_has_less_time_is_planned_with_fewer_steps():

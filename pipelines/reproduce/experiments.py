@@ -34,8 +34,8 @@ from parcellation.errors import BadData, Stopped
 from parcellation.files import write_json
 from parcellation.plates import Batch, gaussian_noise
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
-from parcellation.training import Plan, Source, Whole, fit
-from pipelines.reproduce.methods import METHODS, MOST_DRAWN, SAMPLES, Drawn
+from parcellation.training import DataSets, Plan, Source, Whole, fit
+from pipelines.reproduce.methods import METHODS, SAMPLES, data_sets
 
 SETTINGS = {"unit": (1.0, 1.0, 1.0), "paper": (1.0, 0.2, 0.05)}
 DRAWS = 100
@@ -142,9 +142,9 @@ def execute(run: Run) -> dict:
     torch.manual_seed(run.seed)
     cards = {"group": run.groups, "sample": SAMPLES}
     approximation = method.build(run.template, cards, run.encoding_size)
-    drawn = min(run.groups, MOST_DRAWN) if method.sizeless else run.groups
     full = None if method.many else apart(lambda: run.data(0))
-    source = Drawn(run.template, drawn, run.seed) if method.many else Whole(run.template, full)
+    many = data_sets(method, run.template, run.groups, run.seed) if method.many else None
+    source = many or Whole(run.template, full)
     batch = source.cards["group"] if method.whole else run.reduced
     record = Record(run, full)
     record.add(0, approximation)
@@ -167,7 +167,7 @@ def execute(run: Run) -> dict:
     }
 
 
-def _affordable(run: Run, approximation: Approximation, source: Source, batch: int) -> int:
+def _affordable(run: Run, approximation: Approximation, source: Source | DataSets, batch: int) -> int:
     """Steps to plan for: those asked for, or as many as fit in the limit of time."""
     times = []
     plan = Plan(TRIED, batch, run.rate, run.seed, {}, row_rate=run.row_rate)
@@ -184,7 +184,7 @@ def evaluated(run: Run) -> set[int]:
     return {max(1, round(run.steps * (k / run.points) ** 2)) for k in range(1, run.points + 1)}
 
 
-def _train(run: Run, approximation, source: Source, batch: int, record: Record) -> tuple[int, str]:
+def _train(run: Run, approximation, source: Source | DataSets, batch: int, record: Record) -> tuple[int, str]:
     """Train with evaluations; returns the number of steps done before the end or the time limit, and what failed."""
     plan = Plan(run.steps, batch, run.rate, run.seed, {}, row_rate=run.row_rate)
     at, done = evaluated(run), 0

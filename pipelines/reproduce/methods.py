@@ -6,21 +6,21 @@ sets it has not seen: "(sa)", sample-amortized.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from parcellation.approximation import Approximation
 from parcellation.baselines.adavi import Adavi
 from parcellation.baselines.cascading_flows import AmortizedCascadingFlows, CascadingFlows
 from parcellation.baselines.per_variable import PerVariable
+from parcellation.data_sets import PriorDataSets
 from parcellation.family import Family
 from parcellation.plates import Batch
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 
 SAMPLES = 50
-MOST_DRAWN = 200  # groups of a data set that PAVI-E(sa) trains on; what it has learned is applied to larger ones
+MOST_DRAWN = 200  # groups
 
 Build = Callable[[GaussianRandomEffects, Mapping[str, int], int], Approximation]
 
@@ -73,20 +73,31 @@ METHODS = {
 
 @dataclass
 class Drawn:
-    """A source whose every batch is a new data set drawn from the prior, whole: the same ones for the same seed."""
+    """Many data sets as one source, whose every batch is the next of them, whole.
 
-    template: GaussianRandomEffects
-    groups: int
-    seed: int
-    cards: Mapping[str, int] = field(init=False)
+    For rivals with parameters of single groups: they stay a group's own, whatever the data set.
+    """
+
+    sets: PriorDataSets
     drawn: int = 0
 
-    def __post_init__(self):
-        self.cards = {"group": self.groups, "sample": SAMPLES}
+    @property
+    def cards(self) -> dict[str, int]:
+        """Cardinalities of each."""
+        return self.sets.cards
 
     def batch(self, index: Tensor) -> Batch:
         """The next data set."""
         self.drawn += 1
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.drawn)
-        observed = self.template.simulate(self.groups, SAMPLES, generator)
-        return Batch.full(self.template.plates, observed.to("cpu", torch.float32))
+        return self.sets.at(self.drawn).full
+
+
+def data_sets(method: Method, template: GaussianRandomEffects, groups: int, seed: int) -> PriorDataSets | Drawn:
+    """What a method is trained on that is trained over many: of 2 to so many groups, or of so many, where it must be.
+
+    PAVI-E(sa) draws no more than 200 groups a data set, and is applied to larger ones.
+    """
+    most = min(groups, MOST_DRAWN) if method.sizeless else groups
+    least = min(2, most) if method.sizeless else most
+    sets = PriorDataSets(template, {"group": (least, most), "sample": (SAMPLES, SAMPLES)}, seed)
+    return Drawn(sets) if method.rows else sets

@@ -55,14 +55,17 @@ def searches(config: dict) -> dict[str, dict]:
 
 def races(config: dict) -> dict[str, tuple[dict, list[str]]]:
     """Runs of rivals against ours: their options, and the names of our runs at the same size, setting and seed."""
-    names, found = runs(config), {}
+    every, found = runs(config), {}
     for experiment, plan in config["experiments"].items():
         race = plan.get("race")
-        for name, options in names.items() if race else ():
-            same = name.startswith(f"{experiment}_") and options["groups"] == race["groups"]
-            if same and options["method"] == race["method"] and options["seed"] < race["repetitions"]:
-                ours = [name.replace(f"_{race['method']}_", f"_{one}_") for one in race["against"]]
-                found[name] = (options | {"limit_s": race["limit_s"]}, ours)
+        here = {name: one for name, one in every.items() if race and name.startswith(f"{experiment}_")}
+        for name, rival in here.items():
+            if rival["method"] != race["method"] or rival["groups"] != race["groups"]:
+                continue
+            if rival["seed"] < race["repetitions"]:
+                same = [n for n, one in here.items() if all(one[k] == rival[k] for k in ("setting", "groups", "seed"))]
+                ours = [n for n in same if here[n]["method"] in race["against"]]
+                found[name] = (rival | {"limit_s": race["limit_s"]}, ours)
     return found
 
 
