@@ -103,6 +103,16 @@ def test_a_subject_without_any_data_does_not_change_the_population(ragged):
         assert close(one[name], other[name]), name
 
 
+def test_one_session_a_subject_says_nothing_about_how_sessions_differ():
+    drawn = draw_cohort((30, 1, 60), networks=3, features=8)
+    names, cards = ["log_sigma", "log_epsilon"], drawn.batch.cards
+    encoder = NetworkPooling(drawn.template, drawn.template.sites)
+    found = encoder.population_of([drawn.batch], cards, names)
+    # Less than a thousandth of an observation: a session is its subject's average, whatever its noise.
+    assert (found["log_sigma"].log_precision < -6.9).all()
+    assert (found["log_epsilon"].log_precision > 2).all()
+
+
 def test_coordinate_ascent_recovers_planted_profiles():
     planted = {"log_kappa": -2.0, "log_epsilon": -1.0, "log_sigma": -2.5}
     drawn = draw_cohort((6, 2, 200), networks=3, features=8, planted=planted)
