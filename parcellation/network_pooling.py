@@ -30,10 +30,11 @@ LEAST = 0.02  # share of an observed variance that a component of it has at leas
 class Summaries:
     """What one subject's data say, given the population; S subjects, T sessions, K networks, D features.
 
-    assignment (S, 1 or T, V, K); count (S, T, K) of vertices; average (S, T, K, D) fingerprints; noise (S, T) sd, found
-    here, and the one that was assumed when sessions were weighed; observations (S, T) number of features seen; ambiguity (S, T, K) mean uncertainty of the members;
-    subject_average (S, K, D) with precision subject_precision (S, K); subject, session: posterior mean and variance;
-    between: variance between subjects and between sessions that was assumed, (1, K) each; labels: what labels say.
+    assignment (S, 1 or T, V, K); count (S, T, K) of vertices; average (S, T, K, D) fingerprints; noise (S, T) sd, and
+    the one that sessions were weighed by, which was assumed; observations (S, T) number of features seen; ambiguity
+    (S, T, K) mean uncertainty of the members; subject_average (S, K, D) with precision subject_precision (S, K);
+    subject, session: posterior mean and variance; between: variance between subjects and between sessions that was
+    assumed, (1, K) each; labels: what labels say.
     """
 
     assignment: Float[Tensor, "S _ V K"]
