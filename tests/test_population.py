@@ -8,7 +8,8 @@ import torch
 
 from parcellation.errors import UsageError
 from parcellation.family import Family
-from parcellation.model_file import TrainedModel
+from parcellation.label_power import refit_map
+from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.network_pooling import NetworkPooling
 from parcellation.population import _swapped, identity, reinfer, with_population
 from parcellation.training import Whole
@@ -163,6 +164,20 @@ def test_another_map_is_found_from_the_trained_one():
 def _population(drawn: Drawn):
     encoder = NetworkPooling(drawn.template, drawn.template.sites)
     return encoder.population_of([drawn.batch], drawn.batch.cards, list(encoder.start(drawn.observed)))
+
+
+def test_the_map_is_that_of_the_models_label_power():
+    """Evidence that is believed less leaves labels less certain, and the map less known."""
+    drawn = draw_cohort((24, 2, 12), networks=2, features=6, planted=CLEAR | {"log_kappa": 0.0})
+    plain = model_of(drawn)
+    tempered = replace(plain, label_power=LabelPower(0.2, 0.0, True))
+    one, other = (reinfer(model, source(drawn), "x") for model in (plain, tempered))
+    known = [found.family.fixed["logits_group"].log_precision for found in (one, other)]
+    assert (known[1] < known[0]).double().mean() > 0.8
+    assert torch.equal(one.family.fixed["mu"].estimate, other.family.fixed["mu"].estimate)
+    before = other.family.centre(other.blank())["logits_group"]
+    refit_map(other, source(drawn), passes=1)
+    assert torch.allclose(other.family.centre(other.blank())["logits_group"], before, atol=0.2)  # settled
 
 
 def test_networks_that_have_changed_places_are_named(caplog):
