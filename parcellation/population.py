@@ -27,6 +27,7 @@ from parcellation.family import Family
 from parcellation.label_power import pooling, refit_map
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling
+from parcellation.plates import Values
 from parcellation.posterior import check_applicable
 from parcellation.training import Source, chunks
 
@@ -74,34 +75,53 @@ def check_size(subjects: int) -> None:
 def reinfer(model: TrainedModel, source: Source, digest: str) -> TrainedModel:
     """The model with the population of this cohort; `digest` names it (see `identity`).
 
-    Warns where a network has become more like another of the trained ones: then they may not be the same networks.
-    Raises UsageError for a cohort of fewer than 20 members, and for a model that cannot be applied to new ones.
+    A map that is very different can lead networks to change their places on the way, which the likelihood does not mind
+    and the prior of the profiles does: they are put back, each to the trained network that its profile is like.
+    Warns of networks that are unlike all trained ones. Raises UsageError for a cohort of fewer than 20 members, and for
+    a model that cannot be applied to new ones.
     """
     family, cards = model.family, source.cards
-    template = family.template
+    template, blank = family.template, model.blank()
     check_size(cards[template.unit_plate])
     check_applicable(family)
     names = [site.name for site in template.population_sites()]
     batches = Streamed(lambda: chunks(source, template, CHUNK))
-    encoder, start = pooling(family), family.centre(model.blank())
+    encoder, start = pooling(family), family.centre(blank)
     if not isinstance(encoder, NetworkPooling):
         raise UsageError(f"population reinferred: expected a model of networks, got {type(template).__name__}")
-    result = with_population(model, encoder.population_of(batches, cards, names, start), digest)
+    population = encoder.population_of(batches, cards, names, start)
+    centre = encoder.centre(population, blank)
+    order = nearest(start["mu"], centre["mu"])
+    if order != sorted(order):
+        log.info("population: networks go back to their places: %s", order)
+        population = encoder.population_of(batches, cards, names, permuted(centre, order, template.basis))
+    result = with_population(model, population, digest)
     if model.label_power.at(1) < 1:
         refit_map(result, source)
-    if swapped := _swapped(start["mu"], result.family.centre(model.blank())["mu"]):
-        log.warning(
-            "population: of the re-inferred networks, number %s is more like another of the model's; networks may have "
-            "changed their places, and names and colours with them", ", ".join(str(k + 1) for k in swapped),
-        )  # fmt: skip
+    _warn_of_others(start["mu"], result.family.centre(blank)["mu"])
     return result
 
 
-def _swapped(before: Float[Tensor, "1 1 1 K D"], after: Float[Tensor, "1 1 1 K D"]) -> list[int]:
-    """Networks that are not the old ones of the same number in the assignment that moves profiles least."""
-    distance = torch.cdist(after[0, 0, 0].double(), before[0, 0, 0].double()).square()
-    new, old = linear_sum_assignment(distance.cpu().numpy())
-    return [int(k) for k, was in zip(new, old, strict=True) if k != was]
+def nearest(before: Float[Tensor, "1 1 1 K D"], after: Float[Tensor, "1 1 1 K D"]) -> list[int]:
+    """For each network, which of those after it is now, in the assignment that moves profiles least."""
+    distance = torch.cdist(before[0, 0, 0].double(), after[0, 0, 0].double()).square()
+    return linear_sum_assignment(distance.cpu().numpy())[1].tolist()
+
+
+def permuted(centre: Values, order: Sequence[int], basis: Float[Tensor, "contrast K"]) -> dict[str, Tensor]:
+    """Population values with the networks in another order; basis: contrasts that the map is given in."""
+    own = {name: centre[name][..., order] for name in ("log_epsilon", "log_sigma")}
+    basis = basis.to(centre["logits_group"])
+    logits = (centre["logits_group"] @ basis)[..., order] @ basis.mT
+    return {**centre, **own, "mu": centre["mu"][..., order, :], "logits_group": logits}
+
+
+def _warn_of_others(before: Float[Tensor, "1 1 1 K D"], after: Float[Tensor, "1 1 1 K D"]) -> None:
+    """Warn of networks that have moved by more than what sets them apart from the mean of all networks."""
+    apart = (before - before.mean(-2, keepdim=True)).square().sum(-1).flatten()
+    moved = (after - before).square().sum(-1).flatten()
+    if others := [str(k + 1) for k in torch.nonzero(moved > apart)[:, 0].tolist()]:
+        log.warning("population: unlike any network of the model: number %s; do not rely on names", ", ".join(others))
 
 
 def with_population(model: TrainedModel, population: dict[str, Encoding], digest: str) -> TrainedModel:

@@ -11,7 +11,7 @@ from parcellation.family import Family
 from parcellation.label_power import refit_map
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.network_pooling import NetworkPooling
-from parcellation.population import _swapped, identity, reinfer, with_population
+from parcellation.population import identity, nearest, permuted, reinfer, with_population
 from parcellation.training import Whole
 from tests.conftest import Drawn, draw_cohort, generator, noise
 
@@ -180,15 +180,43 @@ def test_the_map_is_that_of_the_models_label_power():
     assert torch.allclose(other.family.centre(other.blank())["logits_group"], before, atol=0.2)  # settled
 
 
-def test_networks_that_have_changed_places_are_named(caplog):
-    drawn = draw_cohort((20, 1, 30), networks=3, features=6, planted=CLEAR)
+def test_networks_keep_their_places_where_the_map_is_turned():
+    """Noise hides the label of a vertex, so that a wrong map tells more of it at first than the right profiles."""
+    drawn = draw_cohort((24, 2, 60), networks=2, features=6, planted=CLEAR | {"log_kappa": 1.2})
     trained = _population(drawn)
-    model = with_population(model_of(drawn), trained, "model")
+    turned = trained | {"logits_group": replace(trained["logits_group"], estimate=-trained["logits_group"].estimate)}
+    model = with_population(model_of(drawn), turned, "model")
+    encoder, start = NetworkPooling(drawn.template, drawn.template.sites), model.family.centre(model.blank())
+    swapped = encoder.centre(
+        encoder.population_of([drawn.batch], drawn.batch.cards, list(trained), start), drawn.observed
+    )
+    assert nearest(start["mu"], swapped["mu"]) == [1, 0]  # what would have happened
+    found = reinfer(model, source(drawn), "x").family
+    centre, right = found.centre(model.blank()), encoder.centre(trained, drawn.observed)
+    assert nearest(start["mu"], centre["mu"]) == [0, 1]
+    assert torch.allclose(centre["mu"], right["mu"], atol=0.1)
+    agree = (centre["logits_group"] > 0) == (right["logits_group"] > 0)
+    assert agree.double().mean() > 0.9
+
+
+def test_another_order_of_the_networks_changes_no_label_but_its_number():
+    drawn = draw_cohort((4, 2, 10))
+    encoder, order = NetworkPooling(drawn.template, drawn.template.sites), [2, 0, 1]
+    centre = {site.name: drawn.values[site.name] for site in drawn.template.population_sites()}
+    one = encoder.summarise(drawn.observed, centre)
+    other = encoder.summarise(drawn.observed, permuted(centre, order, drawn.template.basis))
+    assert torch.allclose(other.assignment, one.assignment[..., order], atol=1e-10)
+    assert nearest(centre["mu"], permuted(centre, order, drawn.template.basis)["mu"]) == [1, 2, 0]
+
+
+def test_networks_unlike_any_trained_one_are_named(caplog):
+    drawn = draw_cohort((20, 1, 30), networks=3, features=6, planted=CLEAR)
+    model = with_population(model_of(drawn), _population(drawn), "model")
     reinfer(model, source(drawn), "x")
     assert not caplog.records
-    profiles = model.family.centre(model.blank())["mu"]
-    assert _swapped(profiles, profiles[..., [1, 0, 2], :]) == [0, 1]
-    assert _swapped(profiles, profiles + 0.1) == []
+    other = draw_cohort((20, 1, 30), networks=3, features=6, planted=CLEAR, seed=1)
+    reinfer(model, Whole(drawn.template, other.batch), "x")
+    assert "unlike any network of the model" in caplog.text
 
 
 def test_the_answer_is_known_by_model_and_content():
