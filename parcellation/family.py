@@ -134,9 +134,10 @@ class Family(nn.Module):
         self.bank.visit(batch.index[self.template.unit_plate], self.encoder.members(batch))
 
     def population_encodings(self) -> dict[str, Encoding]:
-        """Encodings of the population sites that are part of the model: free ones, and encoded ones once settled."""
+        """Encodings of the population sites that are part of the model, parents first: free ones, and settled ones."""
         names = [site.name for site in self.template.population_sites()]
-        return {name: self.free[name]({}) for name in names if name in self.free} | self.fixed
+        known = {name: self.free[name]({}) for name in names if name in self.free} | self.fixed
+        return {name: known[name] for name in names if name in known}
 
     @torch.no_grad()
     def centre(self, observed: Observed) -> dict[str, Tensor]:
