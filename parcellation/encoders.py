@@ -47,8 +47,17 @@ class DeepSet(nn.Module):
         channels = torch.cat([batch.seen.x[..., None], self.embed(batch.seen.x[..., None])], -1)
         return {site.name: self._encode(site, channels, batch) for site in self.sites}
 
-    def population_of(self, batches: Iterable[Batch], cards: Mapping[str, int], names: Collection[str]) -> dict:
-        """Encodings of population sites from data that come in parts; the parts are put together, so they must fit."""
+    def population_of(
+        self,
+        batches: Iterable[Batch],
+        cards: Mapping[str, int],
+        names: Collection[str],
+        start: Values | None = None,
+    ) -> dict[str, Encoding]:
+        """Encodings of population sites from data that come in parts; the parts are put together, so they must fit.
+
+        One pass is enough, so `start` is not used.
+        """
         parts = list(batches)
         x, mask = torch.cat([part.seen.x for part in parts]), torch.cat([part.seen.mask for part in parts])
         whole = Observed(x, mask)
