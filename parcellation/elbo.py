@@ -22,7 +22,8 @@ from torch.distributions import AffineTransform, Normal, kl_divergence
 
 from parcellation.approximation import Approximation
 from parcellation.family import Draw, Family
-from parcellation.plates import Batch, Noise, Site
+from parcellation.flows import sum_event
+from parcellation.plates import Batch, Noise
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def sgvb_b(family: Family, batch: Batch, noise: Noise) -> TrainingLoss:
         if isinstance(transform, AffineTransform):
             divergence = kl_divergence(Normal(transform(mean), sd * transform.scale.abs()), Normal(mean, sd))
             divergence = divergence.expand(family.template.shape(site, batch.scored))
-            ratios[site.name] = -_event_sum(divergence, site)
+            ratios[site.name] = -sum_event(divergence, len(site.event))
     return TrainingLoss(-_weighted(family, batch, draw, ratios))
 
 
@@ -97,7 +98,7 @@ def log_ratios(family: Approximation, batch: Batch, draw: Draw) -> dict[str, Ten
     for site in family.template.sites:
         if site.name in draw.log_q:
             mean, sd = site.prior(draw.values, batch.scored)
-            log_p = _event_sum(Normal(mean, sd).log_prob(draw.values[site.name]), site)
+            log_p = sum_event(Normal(mean, sd).log_prob(draw.values[site.name]), len(site.event))
             ratios[site.name] = log_p - draw.log_q[site.name]
     return ratios
 
@@ -113,7 +114,3 @@ def _weighted(family: Approximation, batch: Batch, draw: Draw, ratios: Mapping[s
         ratio = torch.where(template.present(site, batch), ratios[site.name], 0.0)
         total = total + template.weight(site.plates, batch) * ratio.sum()
     return total
-
-
-def _event_sum(values: Tensor, site: Site) -> Tensor:
-    return values.sum(tuple(range(-len(site.event), 0))) if site.event else values

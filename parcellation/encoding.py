@@ -19,12 +19,14 @@ class Encoding:
     estimate: shape (*plates, *event); log_precision: log of the inverse variance of the estimate, broadcastable to it;
     extra: further summaries, shape (*plates, *event or 1, C), C may be 0. centre: mean of the prior conditional where
     the parents are at their medians, for flows that measure parents from there (`Family` sees to it), else None.
+    vector: what the other parts were decoded from, shape (*plates, E), where encodings are vectors, else None.
     """
 
     estimate: Float[Tensor, "*#variables"]
     log_precision: Float[Tensor, "*#variables"]
     extra: Float[Tensor, "*_ C"]
     centre: Float[Tensor, "*#variables"] | None = None
+    vector: Float[Tensor, "*_ E"] | None = None
 
     def parts(self) -> dict[str, Tensor]:
         """The tensors that are there, by name."""

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-import parcellation.recognition  # noqa: F401  an encoder of its own file, by name
+import parcellation.recognition
+import parcellation.vector_sets  # noqa: F401  encoders in files of their own, by name
 from parcellation.encoders import Encoding, encoder_class
 from parcellation.errors import UsageError
-from parcellation.flows import make_flow, pushforward
-from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
+from parcellation.flows import log_density
+from parcellation.free_encoding import FreeEncoding
+from parcellation.plates import Batch, Noise, Observed, Template, Values
+from parcellation.warped_flows import build_flow
 
 
 def scheme_sites(template: Template, scheme: str) -> dict[str, str]:
@@ -27,43 +30,6 @@ def scheme_sites(template: Template, scheme: str) -> dict[str, str]:
     if scheme not in ("free", "encoded"):
         raise UsageError(f"model.scheme: expected free, encoded or hybrid, got {scheme!r}")
     return {site.name: scheme for site in template.sites}
-
-
-class FreeEncoding(nn.Module):
-    """One row of encoding parameters per ground variable of a site.
-
-    Rows of the outermost plate are visited rarely, so their gradient is sparse: an unvisited row must not move.
-    """
-
-    def __init__(self, template: Template, site: Site, cards: Mapping[str, int], extra: int):
-        super().__init__()
-        self.plates, self.event, self.extra = template.plates, site.event, extra
-        self.sizes = tuple(cards[plate] if plate in site.plates else 1 for plate in template.plates)
-        self.sparse = template.unit_plate in site.plates
-        rows, width = int(torch.tensor(self.sizes).prod()), max(1, int(torch.tensor(self.event).prod()))
-        self.rows = nn.Embedding(rows, 2 * width, sparse=self.sparse)
-        nn.init.zeros_(self.rows.weight)
-
-    def forward(self, index: Mapping[str, Tensor]) -> Encoding:
-        """Encodings at the given positions of some plates; all positions of the others."""
-        device = self.rows.weight.device
-        place = torch.zeros((), dtype=torch.long, device=device)
-        for plate, size in zip(self.plates, self.sizes, strict=True):
-            positions = torch.arange(size, device=device) if size == 1 or plate not in index else index[plate]
-            place = (place * size)[..., None] + positions
-        table = self.rows(place).unflatten(-1, (2,) + self.event)
-        estimate, log_precision = table.unbind(len(self.sizes))
-        return Encoding(estimate, log_precision, estimate.new_zeros(*estimate.shape, self.extra))
-
-    @torch.no_grad()
-    def set(self, encoding: Encoding) -> None:
-        """Start from this encoding at every ground variable."""
-        shape = self.sizes + self.event
-        both = [
-            part.expand(shape).reshape(self.rows.num_embeddings, -1)
-            for part in (encoding.estimate, encoding.log_precision)
-        ]
-        self.rows.weight.copy_(torch.cat(both, -1))
 
 
 @dataclass(frozen=True)
@@ -77,8 +43,9 @@ class Draw:
 class Family(nn.Module):
     """q for one template grounded at the full cardinalities `cards`.
 
-    flow: name of the flow of every site, or a mapping from site to name; by default `centred` for free sites on the
-    outermost plate, whose rows are visited rarely, and `precision` for the others.
+    flow: name of the flow of every site, or of some sites by theirs; by default `centred` for free sites on the
+    outermost plate, whose rows are visited rarely, and `precision` for the others. encoding_size: numbers in a free row
+    and in a deep set's encodings, which are then vectors to decode; None for rows that are the encodings themselves.
     """
 
     def __init__(
@@ -88,25 +55,28 @@ class Family(nn.Module):
         scheme: str = "hybrid",
         flow: str | Mapping[str, str] | None = None,
         encoder: str | None = None,
+        encoding_size: int | None = None,
         **encoder_settings,
     ):
         super().__init__()
-        self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, **encoder_settings)
+        self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, encoding_size=encoding_size)
+        self.settings |= encoder_settings
         self.template, self.cards, self.schemes = template, dict(cards), scheme_sites(template, scheme)
         self.generative = template.generative
         encoded = [site for site in template.sites if self.schemes[site.name] == "encoded"]
-        build = encoder_class(encoder or template.encoder)
+        chosen = encoder or template.encoder
+        if chosen == "deep_set" and encoding_size is not None:
+            chosen, encoder_settings = "vector_set", {"size": encoding_size, **encoder_settings}
+        build = encoder_class(chosen)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
         self.fixed: dict[str, Encoding] = {}  # encoded population sites, settled once training has ended
-        names = self._default_flows() if flow is None else flow
-        names = {site.name: names if isinstance(names, str) else names[site.name] for site in template.sites}
-        self.flows = nn.ModuleDict({name: make_flow(kind, build.extra) for name, kind in names.items()})
+        free = [site for site in template.sites if self.schemes[site.name] == "free"]
+        vectors = {site.name: encoding_size or 0 for site in free}
+        if chosen == "vector_set" and self.encoder is not None:
+            vectors |= {site.name: self.encoder.size for site in encoded}
+        self.flows = self._flows(flow, build.extra, vectors)
         self.free = nn.ModuleDict(
-            {
-                site.name: FreeEncoding(template, site, cards, build.extra)
-                for site in template.sites
-                if self.schemes[site.name] == "free"
-            }
+            {site.name: FreeEncoding(template, site, cards, build.extra, encoding_size) for site in free}
         )
 
     def _apply(self, function, recurse=True):
@@ -114,10 +84,18 @@ class Family(nn.Module):
         self.fixed = {name: encoding.map(function) for name, encoding in self.fixed.items()}
         return super()._apply(function, recurse)
 
-    def _default_flows(self) -> dict[str, str]:
-        unit = self.template.unit_plate
-        rare = {s.name for s in self.template.sites if unit in s.plates and self.schemes[s.name] == "free"}
-        return {site.name: "centred" if site.name in rare else "precision" for site in self.template.sites}
+    def _flows(self, chosen: str | Mapping[str, str] | None, extra: int, vectors: Mapping[str, int]) -> nn.ModuleDict:
+        """One flow a site; `vectors` says how long the vectors of some sites' encodings are."""
+        template, flows = self.template, {}
+        if isinstance(chosen, Mapping) and (unknown := chosen.keys() - {site.name for site in template.sites}):
+            there = ", ".join(site.name for site in template.sites)
+            raise UsageError(f"flow: expected sites among {there}, got {', '.join(sorted(unknown))}")
+        for site in template.sites:
+            rare = template.unit_plate in site.plates and self.schemes[site.name] == "free"
+            kind = chosen if isinstance(chosen, str) else (chosen or {}).get(site.name)
+            kind = kind or ("centred" if rare else "precision")
+            flows[site.name] = build_flow(kind, extra, site.name, site.event, vectors.get(site.name, 0), rare)
+        return nn.ModuleDict(flows)
 
     def population_encodings(self) -> dict[str, Encoding]:
         """Encodings of the population sites that are part of the model: free ones, and encoded ones once settled."""
@@ -135,7 +113,7 @@ class Family(nn.Module):
         for name, encoding in encodings.items():
             mean, sd = self.template.site(name).prior(medians, observed)
             centred[name] = replace(encoding, centre=mean) if self.flows[name].centred else encoding
-            medians[name] = self.flows[name](centred[name], mean, sd)(mean)
+            medians[name] = self.flows[name](centred[name], mean, sd)(mean.expand(encoding.estimate.shape))
         return medians, centred
 
     def encodings(self, batch: Batch) -> dict[str, Encoding]:
@@ -212,8 +190,7 @@ class Family(nn.Module):
             values[site.name] = transform(base)
             if path:
                 transform = functional_call(flow, _detached(flow), (encoding.detach(), mean, sd))
-            density = pushforward(transform, mean, sd).log_prob(values[site.name])
-            log_q[site.name] = density.sum(tuple(range(-len(site.event), 0))) if site.event else density
+            log_q[site.name] = log_density(transform, mean, sd, values[site.name], len(site.event))
         return Draw(values, log_q)
 
 

@@ -3,14 +3,16 @@
     theta = T(u; encoding, parents),   u ~ Normal(mean(parents), sd(parents))
 
 A flow's weights are shared by all ground variables of its site; what differs between them is the encoding. `forward`
-returns the transform from u to theta, so sampling is one pass, and so is the density of a given theta.
+returns the transform from u to theta, so sampling is one pass, and so is the density of a given theta. Those here are
+affine, element by element; `warped_flows` has others.
 """
+
+import math
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributions import AffineTransform, Normal
-from zuko.distributions import NormalizingFlow
+from torch.distributions import AffineTransform, Transform
 from zuko.nn import MLP
 
 from parcellation.encoders import Encoding
@@ -33,7 +35,7 @@ class PrecisionFlow(nn.Module):
 
     def __init__(self, extra: int, hidden: int = 16):
         super().__init__()
-        self.correct = _small(MLP(1 + extra, 2, [hidden], activation=nn.SiLU))
+        self.correct = small(MLP(1 + extra, 2, [hidden], activation=nn.SiLU))
 
     def forward(
         self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
@@ -65,7 +67,7 @@ class CentredFlow(nn.Module):
 
     def __init__(self, extra: int, hidden: int = 16):
         super().__init__()
-        self.correct = _small(MLP(1 + extra, 1, [hidden], activation=nn.SiLU))
+        self.correct = small(MLP(1 + extra, 1, [hidden], activation=nn.SiLU))
 
     def forward(
         self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
@@ -88,8 +90,8 @@ class AffineFlow(nn.Module):
 
     def __init__(self, extra: int, hidden: int = 16):
         super().__init__()
-        self.linear = _small(nn.Linear(4 + extra, 2))
-        self.bend = _small(MLP(4 + extra, 2, [hidden], activation=nn.SiLU))
+        self.linear = small(nn.Linear(4 + extra, 2))
+        self.bend = small(MLP(4 + extra, 2, [hidden], activation=nn.SiLU))
 
     def forward(
         self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
@@ -101,7 +103,7 @@ class AffineFlow(nn.Module):
         return AffineTransform(shift, log_scale.exp())
 
 
-def _small(network: nn.Module) -> nn.Module:
+def small(network: nn.Module) -> nn.Module:
     """The network with small outputs: not zero, so that every weight has a gradient from the first step on."""
     last = network if isinstance(network, nn.Linear) else network[-1]
     with torch.no_grad():
@@ -120,8 +122,23 @@ def make_flow(name: str, extra: int) -> nn.Module:
     return FLOWS[name](extra)
 
 
-def pushforward(
-    transform: AffineTransform, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
-) -> NormalizingFlow:
-    """The distribution of transform(u), u ~ Normal(mean, sd), elementwise."""
-    return NormalizingFlow(transform.inv, Normal(mean, sd))
+def sum_event(density: Tensor, event: int) -> Tensor:
+    """Sum over the last `event` dimensions."""
+    return density.sum(tuple(range(-event, 0))) if event else density
+
+
+def log_density(
+    transform: Transform,
+    mean: Float[Tensor, "*#variables"],
+    sd: Float[Tensor, "*#variables"],
+    value: Float[Tensor, "*#variables"],
+    event: int,
+) -> Tensor:
+    """Log density of transform(u), u ~ Normal(mean, sd), at a value; summed over its last `event` dimensions.
+
+    Written out because checks of arguments decide by values, which a vectorised function cannot.
+    """
+    base = transform.inv(value)
+    log_base = -0.5 * ((base - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
+    stretch = transform.log_abs_det_jacobian(base, value)
+    return sum_event(log_base, event) - sum_event(stretch, event - transform.domain.event_dim)

@@ -12,7 +12,8 @@ from jaxtyping import install_import_hook
 # Before any of them is imported. The data side says its shapes in docstrings, and checks what it reads from files.
 MODEL_SIDE = (
     "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "recognition",
-    "flows", "family", "approximation", "baselines", "elbo", "importance", "training", "model_file", "posterior",
+    "flows", "warped_flows", "free_encoding", "vector_sets", "family", "approximation", "baselines", "elbo",
+    "importance", "training", "model_file", "posterior",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 

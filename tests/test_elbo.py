@@ -12,6 +12,7 @@ from parcellation.family import Family
 from parcellation.flows import FLOWS
 from parcellation.plates import Batch, Observed
 from parcellation.training import Whole, settle_population
+from parcellation.warped_flows import WARPS
 from tests.conftest import draw_cohort, full, generator, noise
 from tests.test_family import exact_family, shaken
 
@@ -228,11 +229,12 @@ def check_same_expectation(family, batch, draws: int) -> None:
         assert float(score.abs().max()) < 5  # the largest of a few hundred standard scores
 
 
-@pytest.mark.parametrize("flow", FLOWS)
-def test_estimators_have_the_same_expectation_with_every_flow(flow, effects):
+@pytest.mark.parametrize(("flow", "draws"), [(name, 60) for name in FLOWS] + [(name, 20) for name in WARPS])
+def test_estimators_have_the_same_expectation_with_every_flow(flow, draws, effects):
+    # A site with a warped flow has no divergence in closed form: sgvb_b samples it.
     template, observed = effects
     family = shaken(Family(template, full(template, observed).cards, "hybrid", flow).double(), 0.3)
-    check_same_expectation(family, template.reduce(full(template, observed), {"group": torch.tensor([3, 1])}), 60)
+    check_same_expectation(family, template.reduce(full(template, observed), {"group": torch.tensor([3, 1])}), draws)
 
 
 def test_estimators_have_the_same_expectation_where_labels_are_enumerated():

@@ -6,8 +6,8 @@ import torch
 from parcellation.elbo import _objective
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
-from parcellation.family import Family, FreeEncoding, scheme_sites
-from parcellation.plates import Observed, Site
+from parcellation.family import Family, scheme_sites
+from parcellation.plates import Observed
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 from tests.conftest import draw_cohort, full, generator, noise
 
@@ -39,23 +39,6 @@ def test_a_new_subject_costs_no_weights_unless_its_sites_are_free():
     assert weights("free", 3) - weights("free", 2) == 2 * (K * D + T * K * D + T)  # estimate and precision of each
 
 
-def test_a_row_of_crossed_plates_is_the_one_of_its_subject_and_vertex():
-    template = draw_cohort((2, 2, 2)).template
-    site = Site("logits", ("subject", "vertex"), (3,), lambda v, o: None)
-    cards = dict(subject=4, session=2, vertex=5)
-    free = FreeEncoding(template, site, cards, extra=2)
-    number = 10.0 * torch.arange(4)[:, None] + torch.arange(5)  # subject s, vertex v -> 10 s + v
-    estimate = (number[:, None, :, None] + torch.tensor([0.0, 0.1, 0.2])).expand(4, 1, 5, 3)
-    free.set(Encoding(estimate, -estimate, estimate.new_zeros(4, 1, 5, 3, 2)))
-    got = free({"subject": torch.tensor([3, 1]), "vertex": torch.tensor([0, 4, 2])})
-    assert got.estimate.shape == (2, 1, 3, 3)
-    assert got.extra.shape == (2, 1, 3, 3, 2)
-    assert torch.equal(got.estimate[:, 0, :, 0], torch.tensor([[30.0, 34, 32], [10, 14, 12]]))
-    assert torch.equal(got.log_precision, -got.estimate)
-    assert torch.equal(free({}).estimate, estimate)
-    assert torch.equal(free({"session": torch.tensor([1])}).estimate, estimate)  # the site is not on that plate
-
-
 def test_only_visited_rows_have_a_gradient(effects):
     template, observed = effects
     family = Family(template, full(template, observed).cards, "free").double()
@@ -67,11 +50,15 @@ def test_only_visited_rows_have_a_gradient(effects):
 
 
 @pytest.mark.parametrize("scheme", ["free", "encoded", "hybrid"])
-@pytest.mark.parametrize("flow", ["precision", "affine"])
-def test_every_parameter_gets_a_gradient(scheme, flow, effects, ragged):
+@pytest.mark.parametrize("flow", ["precision", "affine", "spline", {"group": "coupling"}, {"mu_subject": "coupling"}])
+@pytest.mark.parametrize("size", [None, 4])
+def test_every_parameter_gets_a_gradient(scheme, flow, size, effects, ragged):
     for template, observed in (effects, (ragged.template, ragged.observed)):
+        if isinstance(flow, dict) and not flow.keys() <= {site.name for site in template.sites}:
+            continue
         # Encodings that are not all 0: else the first layer's inputs may be 0, and so its gradient at the first step.
-        family = shaken(Family(template, full(template, observed).cards, scheme, flow).double(), 0.1)
+        cards = full(template, observed).cards
+        family = shaken(Family(template, cards, scheme, flow, encoding_size=size).double(), 0.1)
         batch = full(template, observed)
         _objective(family, batch, family.draw(batch, noise(0))).backward()
         for name, parameter in family.named_parameters():
@@ -120,10 +107,26 @@ def shaken(family: Family, amount: float) -> Family:
 
 
 def test_importance_weights_average_to_the_evidence():
-    # log q is a normalised density of what is drawn: E_q[p / q] = p(x) for every q, this one far from the posterior.
     template = GaussianRandomEffects(1, sd_population=1.0, sd_group=0.5, sd_sample=0.5)
     observed = template.simulate(2, 3, generator(0))
-    family, batch = shaken(exact_family(template, observed), 0.15), full(template, observed)
+    check_importance_weights(template, observed, shaken(exact_family(template, observed), 0.15))
+
+
+@pytest.mark.parametrize("flow", ["precision", "coupling", "autoregressive", "spline"])
+def test_importance_weights_of_every_flow_average_to_the_evidence(flow):
+    template = GaussianRandomEffects(2, sd_population=1.0, sd_group=0.5, sd_sample=0.5)
+    observed = template.simulate(2, 3, generator(0))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        family = Family(template, full(template, observed).cards, "free", flow, encoding_size=8).double()
+    for name, answer in exact_family(template, observed).encodings(full(template, observed)).items():
+        family.free[name].set(answer)
+    check_importance_weights(template, observed, shaken(family, 0.05))
+
+
+def check_importance_weights(template, observed, family):
+    """log q is a normalised density of what is drawn: E_q[p / q] = p(x) for every q, this one not the posterior."""
+    batch = full(template, observed)
     draws = 20_000
     with torch.no_grad():
         draw = family.draw(batch, noise(1), path=False, draws=(draws,))
@@ -246,7 +249,9 @@ def test_settled_encodings_move_with_the_weights(effects):
 
 def test_an_unknown_encoder_is_refused_with_the_names_there_are(effects):
     template, observed = effects
-    with pytest.raises(UsageError, match="expected one of deep_set, network_pooling, recognition, got 'transformer'"):
+    with pytest.raises(
+        UsageError, match="expected one of deep_set, network_pooling, recognition, vector_set, got 'transformer'"
+    ):
         Family(template, full(template, observed).cards, encoder="transformer")
 
 
@@ -259,3 +264,22 @@ def test_a_deep_set_serves_a_group_without_samples(effects):
     encoding = family.encodings(full(template, empty))["group"]
     assert encoding.estimate.isfinite().all()
     assert float(encoding.log_precision[0].detach().max()) < -10  # no information, so its posterior is its prior
+
+
+def test_flows_of_some_sites_leave_the_others_as_they_are(effects):
+    template, observed = effects
+    cards = full(template, observed).cards
+    chosen = Family(template, cards, "free", {"group": "coupling"})
+    assert type(chosen.flows["population"]) is type(Family(template, cards, "free").flows["population"])
+    assert type(chosen.flows["group"]) is not type(chosen.flows["population"])
+    with pytest.raises(UsageError, match="expected sites among population, group, got subject"):
+        Family(template, cards, "free", {"subject": "coupling"})
+
+
+@pytest.mark.parametrize("groups", [2, 20])
+def test_a_group_costs_as_many_numbers_as_its_encoding_has(groups):
+    template = GaussianRandomEffects(2)
+    family = Family(template, dict(group=groups, sample=50), "free", encoding_size=8)
+    assert family.free["group"].rows.weight.numel() == 8 * groups
+    alone = Family(template, dict(group=1, sample=50), "free", encoding_size=8)
+    assert sum(p.numel() for p in family.parameters()) - sum(p.numel() for p in alone.parameters()) == 8 * (groups - 1)

@@ -57,6 +57,18 @@ def test_other_settings_make_another_model(study, finished):
     assert study.model.read_bytes() != finished.model.read_bytes()
 
 
+def test_flows_of_sites_and_sizes_of_encodings_are_settings_that_the_model_keeps(study, finished):
+    model = {"flows": {"mu_subject": "coupling", "log_kappa": "spline"}, "encoding_size": 3}
+    command("train", study.write_study(model=model))
+    said = json.loads((study.path / "work/model/model.json").read_text())
+    assert said["family"]["flow"] == model["flows"]
+    assert said["family"]["encoding_size"] == 3
+    command("infer", study.study)
+    maps = [folder.path / "results/sub-sim04" for folder in (study, finished)]
+    assert [path.name for path in sorted(maps[0].rglob("*"))] == [path.name for path in sorted(maps[1].rglob("*"))]
+    assert "expected one of precision" in command("train", study.write_study(model={"flows": {"mu": "x"}}), code=64)
+
+
 def test_who_is_taken_out_of_the_manifest_takes_part_in_nothing(prepared):
     """Prepared fingerprints stay in the work folder; the manifest says who the cohort is."""
     shutil.rmtree(prepared.path / "HCP/sim02")

@@ -15,9 +15,9 @@ from torch.distributions import Transform
 from torch.func import functional_call, vmap
 from torch.nn.utils import parameters_to_vector
 
-from parcellation.baselines.rival import Rival, event_size, sum_event
+from parcellation.baselines.rival import Rival, event_size
 from parcellation.encoders import Encoding, encoder_class
-from parcellation.flows import make_flow
+from parcellation.flows import log_density, make_flow
 from parcellation.plates import Batch, Site, Template
 
 
@@ -84,7 +84,7 @@ class OwnFlows:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density, summed over the event."""
-        density = self._each(lambda *one: _log_density(*one, len(self.event)), value)
+        density = self._each(lambda *one: log_density(*one, len(self.event)), value)
         return density.reshape(value.shape[: value.dim() - len(self.event)])
 
     def _each(self, function, argument: Tensor) -> Tensor:
@@ -115,14 +115,3 @@ def _default_flows(template: Template) -> dict[str, str]:
     """Those of `Family` with free encodings."""
     rare = {site.name for site in template.sites if template.unit_plate in site.plates}
     return {site.name: "centred" if site.name in rare else "precision" for site in template.sites}
-
-
-def _log_density(transform: Transform, mean: Tensor, sd: Tensor, value: Tensor, event: int) -> Tensor:
-    """Log density of transform(u), u ~ Normal(mean, sd), at a value: what `pushforward` gives, without its checks.
-
-    Checks of arguments decide by values, which a vectorised function cannot.
-    """
-    base = transform.inv(value)
-    log_base = -0.5 * ((base - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
-    stretch = transform.log_abs_det_jacobian(base, value)
-    return sum_event(log_base, event) - sum_event(stretch, event - transform.codomain.event_dim)

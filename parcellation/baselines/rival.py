@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from parcellation.family import Draw
+from parcellation.flows import sum_event
 from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
 
 
@@ -132,11 +133,6 @@ class Rival(nn.Module, ABC):
 def event_size(site: Site) -> int:
     """Numbers in one ground variable."""
     return int(torch.tensor(site.event).prod())
-
-
-def sum_event(density: Tensor, event: int) -> Tensor:
-    """Sum over the last `event` dimensions."""
-    return density.sum(tuple(range(-event, 0))) if event else density
 
 
 def by_element(site: Site, rows: Float[Tensor, "*plates P"]) -> Float[Tensor, "n *variables"]:

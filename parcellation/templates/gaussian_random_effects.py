@@ -35,6 +35,11 @@ class GaussianRandomEffects(Template):
         zero = observed.x.new_zeros(1, 1, self.dimensions)
         return zero, torch.full_like(zero, self.sd_population)
 
+    @property
+    def features(self) -> int:
+        """Length of an observation."""
+        return self.dimensions
+
     def hyperparameters(self) -> dict:
         """Constructor arguments."""
         return dict(

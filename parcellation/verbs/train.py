@@ -116,7 +116,9 @@ def _family(study: Study, cohort: Cohort, device: torch.device) -> tuple[Family,
     with torch.random.fork_rng(devices=[]):
         # The only use of the global generator: zuko's layers draw their first weights from it.
         torch.manual_seed(study.training.seed)
-        family = Family(template, source.cards, study.model.scheme, passes=study.model.encoder_passes).to(device)
+        model = study.model
+        settings = dict(flow=model.flows, encoding_size=model.encoding_size, passes=model.encoder_passes)
+        family = Family(template, source.cards, model.scheme, **settings).to(device)
     settle_population(family, source, CHUNK, warm_start(family, source, CHUNK))
     return family, source
 

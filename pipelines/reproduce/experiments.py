@@ -55,7 +55,7 @@ class Run:
 
 
 def _pavi(scheme: str) -> Callable[[GaussianRandomEffects, Batch, Run], Family]:
-    return lambda template, full, run: Family(template, full.cards, scheme)
+    return lambda template, full, run: Family(template, full.cards, scheme, encoding_size=run.encoding_size or None)
 
 
 METHODS: dict[str, Callable] = {
