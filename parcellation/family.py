@@ -69,7 +69,7 @@ class Family(nn.Module):
             chosen, encoder_settings = "vector_set", {"size": encoding_size, **encoder_settings}
         build = encoder_class(chosen)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
-        self.fixed: dict[str, Encoding] = {}  # encoded population sites, settled once training has ended
+        self.fixed: dict[str, Encoding] = {}  # encoded population sites, once they are settled
         free = [site for site in template.sites if self.schemes[site.name] == "free"]
         vectors = {site.name: encoding_size or 0 for site in free}
         if chosen == "vector_set" and self.encoder is not None:
