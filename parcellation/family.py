@@ -124,7 +124,7 @@ class Family(nn.Module):
             result = {name: self._scored(name, encoding, batch) for name, encoding in result.items()}
         for name, free in self.free.items():
             result[name] = free(batch.index)
-        result |= self.fixed
+        result |= {name: self._scored(name, encoding, batch) for name, encoding in self.fixed.items()}
         if not any(flow.centred for flow in self.flows.values()):
             return result
         return self._medians({site.name: result[site.name] for site in self.template.sites}, batch.scored)[1]
