@@ -18,7 +18,8 @@ from parcellation.encoders import Encoding, encoder_class
 from parcellation.errors import UsageError
 from parcellation.flows import log_density
 from parcellation.free_encoding import FreeEncoding
-from parcellation.plates import Batch, Noise, Observed, Template, Values
+from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
+from parcellation.summary_bank import Pooling, SummaryBank
 from parcellation.warped_flows import build_flow
 
 
@@ -46,6 +47,8 @@ class Family(nn.Module):
     flow: name of the flow of every site, or of some sites by theirs; by default `centred` for free sites on the
     outermost plate, whose rows are visited rarely, and `precision` for the others. encoding_size: numbers in a free row
     and in a deep set's encodings, which are then vectors to decode; None for rows that are the encodings themselves.
+    bank: encode population sites from all members of the outermost plate, as last visited, instead of from the batch
+    (see `summary_bank`).
     """
 
     def __init__(
@@ -56,11 +59,12 @@ class Family(nn.Module):
         flow: str | Mapping[str, str] | None = None,
         encoder: str | None = None,
         encoding_size: int | None = None,
+        bank: bool = False,
         **encoder_settings,
     ):
         super().__init__()
         self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, encoding_size=encoding_size)
-        self.settings |= encoder_settings
+        self.settings |= ({"bank": True} if bank else {}) | encoder_settings
         self.template, self.cards, self.schemes = template, dict(cards), scheme_sites(template, scheme)
         self.generative = template.generative
         encoded = [site for site in template.sites if self.schemes[site.name] == "encoded"]
@@ -69,14 +73,16 @@ class Family(nn.Module):
             chosen, encoder_settings = "vector_set", {"size": encoding_size, **encoder_settings}
         build = encoder_class(chosen)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
+        self.bank = self._bank(encoded) if bank else None
         self.fixed: dict[str, Encoding] = {}  # encoded population sites, once they are settled
+        extra = build.extras(template)
         free = [site for site in template.sites if self.schemes[site.name] == "free"]
         vectors = {site.name: encoding_size or 0 for site in free}
         if chosen == "vector_set" and self.encoder is not None:
             vectors |= {site.name: self.encoder.size for site in encoded}
-        self.flows = self._flows(flow, build.extra, vectors)
+        self.flows = self._flows(flow, extra, vectors)
         self.free = nn.ModuleDict(
-            {site.name: FreeEncoding(template, site, cards, build.extra, encoding_size) for site in free}
+            {site.name: FreeEncoding(template, site, cards, extra, encoding_size) for site in free}
         )
 
     def _apply(self, function, recurse=True):
@@ -96,6 +102,19 @@ class Family(nn.Module):
             kind = kind or ("centred" if rare else "precision")
             flows[site.name] = build_flow(kind, extra, site.name, site.event, vectors.get(site.name, 0), rare)
         return nn.ModuleDict(flows)
+
+    def _bank(self, encoded: list[Site]) -> SummaryBank:
+        population = [site for site in encoded if self.template.unit_plate not in site.plates]
+        if not population:
+            raise UsageError("model.bank: expected encoded population sites, of which alone there are summaries")
+        if not isinstance(self.encoder, Pooling):
+            kind = type(self.encoder).__name__
+            raise UsageError(f"model.bank: {kind} has no weights to train for the population: settle it beforehand")
+        return SummaryBank(self.template, population, self.cards, self.encoder.channels)
+
+    def visit(self, batch: Batch) -> None:
+        """Put these members of the outermost plate into the bank; the next encodings have a gradient through them."""
+        self.bank.visit(batch.index[self.template.unit_plate], self.encoder.members(batch))
 
     def population_encodings(self) -> dict[str, Encoding]:
         """Encodings of the population sites that are part of the model: free ones, and encoded ones once settled."""
@@ -121,6 +140,8 @@ class Family(nn.Module):
         result = {}
         if self.encoder is not None:
             result |= self.encoder(batch, self.centre(batch.seen))
+            if self.bank is not None and self.template.unit_plate in batch.index:
+                result |= self.bank.encodings(self.encoder)
             result = {name: self._scored(name, encoding, batch) for name, encoding in result.items()}
         for name, free in self.free.items():
             result[name] = free(batch.index)

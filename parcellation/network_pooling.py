@@ -66,6 +66,11 @@ class NetworkPooling(nn.Module):
         self.template, self.names, self.passes = template, {site.name for site in sites}, passes
         self.labels = label_pooling(template)
 
+    @classmethod
+    def extras(cls, template: Template) -> int:
+        """Number of further summaries in an encoding."""
+        return cls.extra
+
     @torch.no_grad()
     def forward(self, batch: Batch, centre: Values) -> dict[str, Encoding]:
         """One encoding per site; `centre` holds the current values of population sites that are not encoded here."""

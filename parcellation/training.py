@@ -26,10 +26,10 @@ from parcellation.approximation import Approximation
 from parcellation.elbo import Estimator, training_loss
 from parcellation.encoders import ENCODERS, concatenate
 from parcellation.encoding import Streamed
-from parcellation.errors import BadData, Stopped
+from parcellation.errors import BadData, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import whole_file
-from parcellation.plates import Batch, Observed, Values, gaussian_noise
+from parcellation.plates import Batch, Observed, Values, gaussian_noise, seeded
 from parcellation.row_adam import RowAdam
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,19 @@ class Source(Protocol):
 
     def batch(self, index: Tensor) -> Batch:
         """The batch of these members of the outermost plate, with everything below them."""
+
+
+@runtime_checkable
+class DataSets(Protocol):
+    """Many data sets, one a step: what is trained on them is applied to others (`data_sets` has some).
+
+    identity: says which they are, for a checkpoint to tell one training from another.
+    """
+
+    identity: str
+
+    def at(self, step: int) -> Source:
+        """The data set of this step, a function of nothing but the step."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +142,16 @@ class Plan:
 
     def generator(self, *key: int | str) -> torch.Generator:
         """A generator that depends on nothing but the seed and the key."""
-        digest = hashlib.sha256(repr((self.seed, *key)).encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        return seeded(self.seed, *key)
 
-    def members(self, step: int, count: int) -> Int[Tensor, " n"]:
-        """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches."""
+    def members(self, step: int, count: int, order: str = "epoch") -> Int[Tensor, " n"]:
+        """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches.
+
+        order: epochs by another name have orders of their own.
+        """
         parts = -(-count // self.batch)
         epoch, place = divmod(step, parts)
-        order = torch.randperm(count, generator=self.generator("epoch", epoch))
+        order = torch.randperm(count, generator=self.generator(order, epoch))
         return order.tensor_split(parts)[place].sort().values
 
     def reduce(self, batch: Batch, step: int, template) -> Batch:
@@ -151,7 +166,7 @@ class Plan:
 
 def fit(
     family: Approximation,
-    source: Source,
+    source: Source | DataSets,
     plan: Plan,
     checkpoint: Path | None = None,
     identity: str = "",
@@ -164,16 +179,26 @@ def fit(
     checkpoint: file that the state is saved to, and continued from when it is of this plan, estimator and `identity`.
     stop: asked after every step; when it says yes the state is saved and Stopped is raised.
     estimator: of the loss and its gradient, from `elbo`.
-    Raises BadData, naming the step, when the loss is not finite.
+    source: of one data set, or of many, for a family without free encodings. A family with a bank also visits as many
+    other members a step. Raises BadData, naming the step, when the loss is not finite.
     """
     template, device = family.template, next(family.parameters()).device
     optimisers = _optimisers(family, plan)
+    many, bank = isinstance(source, DataSets), isinstance(family, Family) and family.bank is not None
+    if many:
+        _check_amortized(family, bank)
+        identity = f"{identity} {source.identity}"
     losses, key = [], _key(family, plan, f"{identity} {estimator.__name__}")
     if checkpoint is not None:
         losses = _restore(checkpoint, key, family, optimisers)
+    if bank:
+        fill_bank(family, source, plan.batch)
     for step in range(len(losses), plan.steps):
-        count = source.cards[template.unit_plate]
-        batch = plan.reduce(source.batch(plan.members(step, count)), step, template)
+        now = source.at(step) if many else source
+        count = now.cards[template.unit_plate]
+        batch = plan.reduce(now.batch(plan.members(step, count)), step, template)
+        if bank:
+            family.visit(source.batch(plan.members(step, count, "visit")))
         noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
         losses.append(_step(estimator(family, batch, noise).tensor, optimisers, plan.rate(step), step))
         progress(step + 1, losses[-1])
@@ -183,6 +208,22 @@ def fit(
         if stopping and not last:
             raise Stopped(f"training stopped after step {step + 1} of {plan.steps}; the same command continues")
     return np.array(losses)
+
+
+def _check_amortized(family: Approximation, bank: bool) -> None:
+    """Raises UsageError for what belongs to one data set."""
+    if family.free:
+        raise UsageError(f"training over many data sets: {', '.join(family.free)} have encodings of one data set's own")
+    if bank:
+        raise UsageError("training over many data sets: a bank of summaries is of one data set")
+
+
+@torch.no_grad()
+def fill_bank(family: Family, source: Source, batch: int) -> None:
+    """Visit every member once, so many at a time, unless all have been."""
+    if not bool(family.bank.visited.all()):
+        for chunk in chunks(source, family.template, batch):
+            family.visit(chunk)
 
 
 def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
