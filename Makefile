@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,recovery estimators digits gre populations)
+BENCHES := $(addprefix bench-,recovery schemes populations estimators digits gre)
 .PHONY: help demo test test-slow lint $(BENCHES) reproduce gpu-check clean
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make test-slow         the long proofs"
 	@echo "make lint              style and import contracts only"
 	@echo "make bench-recovery    what is recovered of cohorts of known truth, beside rival methods"
+	@echo "make bench-schemes     the same for every scheme of the posterior and both models of labels"
 	@echo "make bench-estimators  variance and result of the gradient's estimators, on random effects"
 	@echo "make bench-digits      auto-encoders of handwritten digits: evidence, and its bounds"
 	@echo "make bench-gre         ours and rivals against the exact evidence of random effects"

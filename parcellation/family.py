@@ -92,7 +92,7 @@ class Family(nn.Module):
         build = encoder_class(chosen)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
         self.bank = self._bank(encoded) if bank else None
-        self.fixed: dict[str, Encoding] = {}  # encoded population sites, settled once training has ended
+        self.fixed: dict[str, Encoding] = {}  # encoded population sites, once they are settled
         extra = build.extras(template)
         free = [site for site in template.sites if self.schemes[site.name] == "free"]
         vectors = {site.name: encoding_size or 0 for site in free}
@@ -163,7 +163,7 @@ class Family(nn.Module):
             result = {name: self._scored(name, encoding, batch) for name, encoding in result.items()}
         for name, free in self.free.items():
             result[name] = free(batch.index)
-        result |= self.fixed
+        result |= {name: self._scored(name, encoding, batch) for name, encoding in self.fixed.items()}
         if not any(flow.centred for flow in self.flows.values()):
             return result
         return self._medians({site.name: result[site.name] for site in self.template.sites}, batch.scored)[1]
