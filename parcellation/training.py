@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -151,8 +152,9 @@ class Plan:
         """
         parts = -(-count // self.batch)
         epoch, place = divmod(step, parts)
-        order = torch.randperm(count, generator=self.generator(order, epoch))
-        return order.tensor_split(parts)[place].sort().values
+        size, longer = divmod(count, parts)
+        start = place * size + min(place, longer)
+        return _order(self.seed, order, epoch, count)[start : start + size + (place < longer)].sort().values
 
     def reduce(self, batch: Batch, step: int, template) -> Batch:
         """Subsample the other plates."""
@@ -162,6 +164,11 @@ class Plan:
                 order = torch.randperm(batch.cards[plate], generator=self.generator(plate, step))
                 index[plate] = order[:size].sort().values.to(batch.seen.x.device)
         return template.reduce(batch, index) if index else batch
+
+
+@lru_cache(maxsize=2)  # a step on a large plate must not pay for the whole plate; a bank's visits have another order
+def _order(seed: int, name: str, epoch: int, count: int) -> Int[Tensor, " {count}"]:
+    return torch.randperm(count, generator=seeded(seed, name, epoch))
 
 
 def fit(
