@@ -48,6 +48,7 @@ HEAVIEST = 0.7  # Pareto shape above which no number of draws in reach is enough
 NEAR_PRIOR = 1.0  # nats: a site that has learned less than this from the data may just not have been told
 CERTAIN = 3.0  # Monte-Carlo errors that a gap must exceed to be one
 SEEN = 0.01  # share of labels that flip, or mean change of a probability, that a reader of maps would see
+AVERAGED = ("amortization_gap", "encoder_gap", "sharing_gap", "approximation_gap", "log_evidence")
 LabelDraws = Callable[[dict[str, Tensor]], Tensor]
 
 
@@ -128,6 +129,11 @@ class AtDraw:
     approximation_gap: Estimate | None
     learned: Mapping[str, tuple[float, float]]
 
+    @property
+    def log_evidence(self) -> Estimate | None:
+        """log p(x | population draw), where it is estimable."""
+        return self.evidence.log_evidence
+
 
 @dataclass(frozen=True)
 class MapChange:
@@ -174,7 +180,8 @@ class Diagnosis:
 
     def to_json(self) -> dict:
         """Everything as plain values; a number that is not finite is None."""
-        return _plain(asdict(self) | {"near_prior": self.near_prior, "flags": self.flags})
+        averages = {name: (found := self.average(name)) and asdict(found) for name in AVERAGED}
+        return _plain(asdict(self) | {"averages": averages, "near_prior": self.near_prior, "flags": self.flags})
 
 
 def diagnose(
@@ -210,8 +217,7 @@ def answers(family: Family, problem: LocalProblem, budget: Budget) -> tuple[Answ
 @torch.no_grad()
 def at_draw(problem: LocalProblem, encoder: Answer, refined: Answer, best: Answer, budget: Budget) -> AtDraw:
     """Bounds by common random numbers, the evidence, and the gaps between them."""
-    noise = lambda: problem.noise("evaluate")  # noqa: E731  the same draws for each
-    first, second, last = (one.log_weights(problem, noise(), budget.evaluation) for one in (encoder, refined, best))
+    first, second, last = (one.bounds(problem, "evaluate", budget.evaluation) for one in (encoder, refined, best))
     if not bool(first.isfinite().all()):
         raise BadData("the evidence lower bound of the encoder's answer is not finite")
     found = evidence(problem, best, budget)
@@ -232,7 +238,8 @@ def evidence(problem: LocalProblem, answer: Answer, budget: Budget, always_annea
     """log p(x | population draw) from an answer: importance weights, or annealing where these are refused."""
     noise = problem.noise("importance")
     encodings, given = answer.encodings, problem.population
-    weights = importance_evidence(answer.family, problem.batch, noise, budget.samples, encodings, given)
+    chunk = problem.chunks(budget.samples)[0]
+    weights = importance_evidence(answer.family, problem.batch, noise, budget.samples, encodings, given, min(chunk, 200))
     one, k = weights.log_weights[:, 0], pareto_shape(weights.log_weights[:, 0])
     plain = Estimate(float(weights.log_evidence), float(weights.standard_error))
     effective, spread = float(weights.effective_draws), float(one.std())
@@ -260,25 +267,24 @@ def refusal(effective: float, spread: float, pareto_k: float) -> str:
 @torch.no_grad()
 def _learned(problem: LocalProblem, encoder: Answer, best: Answer, draws: int) -> dict[str, tuple[float, float]]:
     """Divergence of q from the prior conditional, summed over a site's variables, for both answers, in nats."""
-    both = []
+    both: list[dict[str, float]] = []
     for answer in (encoder, best):
-        family, noise = answer.family, problem.noise("evaluate")
-        draw = family.draw(problem.batch, noise, answer.encodings, problem.population, False, (draws,))
-        ratios, there = log_ratios(family, problem.batch, draw), family.template.present
-        both.append(
-            {
-                name: float(-torch.where(there(family.template.site(name), problem.batch), one, 0.0).sum() / draws)
-                for name, one in ratios.items()
-            }
-        )
+        family, noise, total = answer.family, problem.noise("evaluate"), {}
+        for part in problem.chunks(draws):
+            for name, ratio in log_ratios(family, problem.batch, answer.draw(problem, noise, part)).items():
+                there = family.template.present(family.template.site(name), problem.batch)
+                total[name] = total.get(name, 0.0) - float(torch.where(there, ratio, 0.0).sum()) / draws
+        both.append(total)
     return {name: (both[0][name], both[1][name]) for name in both[0]}
 
 
 @torch.no_grad()
 def _labels(problem: LocalProblem, answer: Answer, labels: LabelDraws, draws: int) -> Float[Tensor, "V K"]:
-    noise = problem.noise("map")
-    draw = answer.family.draw(problem.batch, noise, answer.encodings, problem.population, False, (draws,))
-    return labels(draw.values).mean(0)
+    """Mean label probabilities over draws, which are the same for every answer."""
+    noise, total = problem.noise("map"), 0.0
+    for part in problem.chunks(draws):
+        total = total + labels(answer.draw(problem, noise, part).values).sum(0)
+    return total / draws
 
 
 def map_change(before: Sequence[Tensor], after: Sequence[Tensor]) -> MapChange:

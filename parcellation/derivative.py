@@ -17,6 +17,7 @@ BIDS_VERSION = "1.10.1"
 IGNORED = (
     "*.html",
     "CITATION.md",
+    "diagnostics",
     "figures",
     "logs",
     "*.scene",

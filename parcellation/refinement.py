@@ -22,13 +22,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from parcellation.encoding import Encoding
-from parcellation.family import Family
+from parcellation.family import Draw, Family
 from parcellation.importance import log_weights
 from parcellation.network_pooling import NetworkPooling
 from parcellation.plates import Batch, Noise, Observed, Site, Values, gaussian_noise, seeded
 
 SWEEPS = 30  # of coordinate ascent: what more of them change is far below a nat
 BETAS = (0.8, 0.9)  # gradients have little noise near an optimum, and a long memory swings about it
+CHUNK = 1 << 24  # observations, times draws, in memory at a time
 FARTHEST = 30.0  # prior sd's: the longest unit that an estimate moves in, where data say next to nothing
 
 
@@ -59,6 +60,11 @@ class LocalProblem:
         """The member's own sites, parents first."""
         return [site for site in family.template.sites if site.name not in self.population]
 
+    def chunks(self, draws: int) -> list[int]:
+        """So many draws in parts that fit into memory."""
+        size = max(1, CHUNK // self.batch.scored.mask.numel())
+        return [min(size, draws - start) for start in range(0, draws, size)]
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -73,8 +79,18 @@ class Answer:
 
         path: with the path gradient (see `Family.draw`).
         """
-        draw = self.family.draw(problem.batch, noise, self.encodings, problem.population, path, (draws,))
+        draw = self.draw(problem, noise, draws, path)
         return log_weights(self.family, problem.batch, draw, 1)[:, 0]
+
+    def draw(self, problem: LocalProblem, noise: Noise, draws: int, path: bool = False) -> Draw:
+        """Values of all sites, and log densities of the member's own."""
+        return self.family.draw(problem.batch, noise, self.encodings, problem.population, path, (draws,))
+
+    @torch.no_grad()
+    def bounds(self, problem: LocalProblem, purpose: str, draws: int) -> Float[Tensor, " draws"]:
+        """`log_weights` of many draws, by the noise for this purpose."""
+        noise = problem.noise(purpose)
+        return torch.cat([self.log_weights(problem, noise, part) for part in problem.chunks(draws)])
 
 
 @dataclass(frozen=True)
@@ -148,8 +164,7 @@ def own_flows(family: Family) -> Family:
 
 def best_answer(problem: LocalProblem, answers: Sequence[Answer], draws: int) -> Answer:
     """The answer with the greatest lower bound, on draws that nothing else is measured with; the first of equals."""
-    with torch.no_grad():
-        bounds = [float(one.log_weights(problem, problem.noise("choose"), draws).mean()) for one in answers]
+    bounds = [float(one.bounds(problem, "choose", draws).mean()) for one in answers]
     return max(zip(bounds, answers, strict=True), key=lambda pair: pair[0] if math.isfinite(pair[0]) else -math.inf)[1]
 
 

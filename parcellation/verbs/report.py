@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from parcellation.config import Study
-from parcellation.derivative import participant
 from parcellation.errors import InputMissing
 from parcellation.files import writable_folder
 from parcellation.manifest import natural
@@ -14,6 +13,7 @@ from parcellation.meshes import find_geometry
 from parcellation.rendering import curvature
 from parcellation.report import ReportContent, write_report
 from parcellation.verbs.checks import Recovery, recovery, retest, truth_folder
+from parcellation.verbs.gaps import gap_row
 from parcellation.verbs.infer import Inference, software_versions
 from parcellation.verbs.workspace import Selection
 
@@ -45,11 +45,12 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         targets=run.ground.targets,
         population=run.population(),
         subjects=subjects,
-        participants=[participant(one, run.flags(one)) for one in subjects],
+        participants=[run.row(one) for one in subjects],
         **surfaces(run),
         recovery=found and found.scores,
         reliability=found and found.reliability,
         retest=agreement and agreement.rows(),
+        gaps=[gap_row(one.subject, gap) for one in subjects if (gap := run.gap(one)) is not None],
         training_loss=_losses(run.workspace.model / "training_loss.tsv"),
         settings=run.study.resolved(),
         versions=software_versions(),
