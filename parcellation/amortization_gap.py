@@ -16,7 +16,7 @@ Gaps are averaged over the population draws: a log of averaged evidences would c
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -26,7 +26,7 @@ from parcellation.annealing import Schedule, annealed_evidence
 from parcellation.elbo import log_ratios
 from parcellation.errors import BadData
 from parcellation.family import Family
-from parcellation.importance import importance_evidence
+from parcellation.importance import ImportanceEvidence
 from parcellation.pareto import pareto_shape
 from parcellation.plates import seeded
 from parcellation.refinement import (
@@ -60,8 +60,8 @@ class Budget:
     evaluation: int = 512
     samples: int = 5000
     map_draws: int = 64
-    ascent: Ascent = Ascent()
-    schedule: Schedule = Schedule()
+    ascent: Ascent = field(default_factory=Ascent)
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,9 @@ class Diagnosis:
     def flags(self) -> list[str]:
         """What to look at before the member is used: a gap that is certain, and that a reader would see."""
         flags, change = [], self.changes
-        if self.average("amortization_gap").certain and (change is None or max(change.share, change.mean_change) > SEEN):
+        if self.average("amortization_gap").certain and (
+            change is None or max(change.share, change.mean_change) > SEEN
+        ):
             flags.append("refinement changes the map")
         missed = [name for name, verdict in self.near_prior.items() if verdict == "the encoder missed it"]
         return flags + [f"encoder missed {name}" for name in missed]
@@ -184,7 +186,7 @@ class Diagnosis:
         return _plain(asdict(self) | {"averages": averages, "near_prior": self.near_prior, "flags": self.flags})
 
 
-def diagnose(
+def diagnose_member(
     family: Family, problems: Sequence[LocalProblem], budget: Budget, labels: LabelDraws | None = None
 ) -> Diagnosis:
     """Diagnose one member from its local problems, one a population draw.
@@ -206,9 +208,11 @@ def diagnose(
 def answers(family: Family, problem: LocalProblem, budget: Budget) -> tuple[Answer, Answer, Answer]:
     """The encoder's answer, the best with its encodings refined, and the best with flows refined as well."""
     encoder = encoder_answer(problem, family)
-    starts = [encoder, neutral_answer(problem, encoder), ascent_answer(problem, encoder)]
-    starts = [start for start in starts if start is not None]
+    neutral, ascended = neutral_answer(problem, encoder), ascent_answer(problem, encoder)
+    starts = [start for start in (encoder, ascended) if start is not None]
     refined = [refine_encodings(problem, start, budget.ascent) for start in starts]
+    further = replace(budget.ascent, rate=2 * budget.ascent.rate)  # from the prior it is a long way
+    refined.append(refine_encodings(problem, neutral, further))
     refined = best_answer(problem, [*starts, *refined], budget.evaluation)
     best = best_answer(problem, [refined, refine_flows(problem, refined, budget.ascent)], budget.evaluation)
     return encoder, refined, best
@@ -236,11 +240,8 @@ def at_draw(problem: LocalProblem, encoder: Answer, refined: Answer, best: Answe
 
 def evidence(problem: LocalProblem, answer: Answer, budget: Budget, always_anneal: bool = False) -> Evidence:
     """log p(x | population draw) from an answer: importance weights, or annealing where these are refused."""
-    noise = problem.noise("importance")
-    encodings, given = answer.encodings, problem.population
-    chunk = problem.chunks(budget.samples)[0]
-    weights = importance_evidence(answer.family, problem.batch, noise, budget.samples, encodings, given, min(chunk, 200))
-    one, k = weights.log_weights[:, 0], pareto_shape(weights.log_weights[:, 0])
+    one = answer.bounds(problem, "importance", budget.samples)
+    weights, k = ImportanceEvidence(one[:, None]), pareto_shape(one)
     plain = Estimate(float(weights.log_evidence), float(weights.standard_error))
     effective, spread = float(weights.effective_draws), float(one.std())
     refused = refusal(effective, spread, k)

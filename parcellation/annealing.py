@@ -63,7 +63,7 @@ def _anneal(log_weight, blank, generator, schedule: Schedule, chains: int, steps
 
 def _move(log_weight, state: tuple, power: float, step: float, kicks: int, generator) -> tuple[tuple, float]:
     """One Metropolis move of every chain: new (noise, log w, its slope), and the share that was accepted."""
-    u, value, slope = state
+    u = state[0]
     momentum = _normal(generator, len(u), u[0])
     p, new = momentum, state
     cos, sin = math.cos(step), math.sin(step)

@@ -29,7 +29,7 @@ from parcellation.plates import Batch, Noise, Observed, Site, Values, gaussian_n
 
 SWEEPS = 30  # of coordinate ascent: what more of them change is far below a nat
 BETAS = (0.8, 0.9)  # gradients have little noise near an optimum, and a long memory swings about it
-CHUNK = 1 << 24  # observations, times draws, in memory at a time
+CHUNK = 1 << 21  # observations, times draws, in memory at a time
 FARTHEST = 30.0  # prior sd's: the longest unit that an estimate moves in, where data say next to nothing
 
 

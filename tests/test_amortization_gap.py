@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from parcellation.amortization_gap import (
-    AtDraw,
     Budget,
     Diagnosis,
     Estimate,
     answers,
     at_draw,
-    diagnose,
+    diagnose_member,
     evidence,
     map_change,
     refusal,
@@ -23,6 +22,7 @@ from parcellation.annealing import Schedule
 from parcellation.encoding import Encoding
 from parcellation.errors import BadData
 from parcellation.family import Family
+from parcellation.importance import log_weights
 from parcellation.model_file import LabelPower
 from parcellation.plates import Batch, Observed, Site, Template
 from parcellation.posterior import Posterior
@@ -31,8 +31,8 @@ from tests.conftest import draw_cohort
 from tests.test_posterior import model_of
 from tests.test_refinement import group_problem
 
-QUICK = Budget(2, 100, 1000, 16, Ascent(20, 4, 0.4), Schedule(30, 16, 2, 4))
-TINY = Budget(2, 40, 100, 16, Ascent(6, 2, 0.2), Schedule(4, 4, 1, 2))
+QUICK = Budget(2, 100, 500, 16, Ascent(12, 4, 0.4), Schedule(10, 16, 2, 4))
+TINY = Budget(1, 20, 100, 16, Ascent(2, 2, 0.2), Schedule(4, 4, 1, 2))
 
 
 class Line(Template):
@@ -92,54 +92,55 @@ def two_points(*purpose):
     return lambda name, shape: (1 - 2 * (torch.arange(shape[0]) % 2)).double().reshape(-1, 1, 1).expand(shape).clone()
 
 
-def datum_problem(template: Line, x: float, noise=two_points) -> LocalProblem:
-    observed = Observed(torch.tensor([[x]], dtype=torch.float64), torch.ones(1, dtype=torch.bool))
-    return LocalProblem(Batch.full(template.plates, observed), {}, noise)
+def data_problem(template: Line, *x: float) -> LocalProblem:
+    observed = Observed(torch.tensor(x, dtype=torch.float64)[:, None], torch.ones(len(x), dtype=torch.bool))
+    return LocalProblem(Batch.full(template.plates, observed), {}, two_points)
 
 
-def gaps_of(template: Line, family: Family, x: float) -> AtDraw:
-    problem = datum_problem(template, x)
-    budget = Budget(1, 10, 200, 2, Ascent(100, 2, 0.2))
+def decompose(template: Line, family: Family, *x: float) -> tuple[float, list[float]]:
+    """Approximation gap of these data, and the amortization gap of each; they add up to the total one, by algebra."""
+    problem, budget = data_problem(template, *x), Budget(1, 10, 200, 2, Ascent(100, 2, 0.2))
     encoder, refined, best = answers(family, problem, budget)
-    return at_draw(problem, encoder, refined, best, budget)
-
-
-def decompose(template: Line, family: Family, x: float) -> tuple[float, float]:
-    """Approximation and amortization gap, which must add up to the total one, as algebra has it, to 1e-6."""
-    found = gaps_of(template, family, x)
-    total = template.log_evidence(x) - found.elbo["encoder"].value
+    found = at_draw(problem, encoder, refined, best, budget)
+    total = sum(map(template.log_evidence, x)) - found.elbo["encoder"].value
     assert found.evidence.refused == ""
     assert found.approximation_gap.value + found.amortization_gap.value == pytest.approx(total, abs=1e-6)
     assert found.encoder_gap.value + found.sharing_gap.value == pytest.approx(found.amortization_gap.value, abs=1e-9)
-    return found.approximation_gap.value, found.amortization_gap.value
+    first, last = (
+        log_weights(one.family, problem.batch, one.draw(problem, two_points(), 2), len(x)).mean(0).detach()
+        for one in (encoder, best)
+    )
+    assert float((last - first).sum()) == pytest.approx(found.amortization_gap.value, abs=1e-9)
+    return found.approximation_gap.value, (last - first).tolist()
 
 
-# The worked examples: see the references of `refinement`
+# The worked examples
 
 
-@pytest.mark.parametrize("x", [-3.0])
-def test_the_rule_half_x_is_exact_and_both_gaps_are_zero(x):
+def test_the_rule_half_x_is_exact_and_both_gaps_are_zero():
     """z ~ N(0, 1), x ~ N(z, 1): the posterior is N(x / 2, 1 / 2)."""
     template = Line(1.0, 1.0, 1.0)
-    approximation, amortization = decompose(template, rule_family(template, 0.5, 0.0, 0.5), x)
-    assert (approximation, amortization) == pytest.approx((0, 0), abs=1e-6)
+    approximation, amortization = decompose(template, rule_family(template, 0.5, 0.0, 0.5), -3.0, 0.0, 1.7)
+    assert approximation == pytest.approx(0, abs=1e-6)
+    assert amortization == pytest.approx([0, 0, 0], abs=1e-6)
 
 
 def test_a_constant_rule_loses_one_nat_at_each_of_two_observations():
     """One mean m for x = -2 and 2; m = 0 is the best of them."""
     template = Line(1.0, 1.0, 1.0)
-    for x in (-2.0, 2.0):
-        gaps = decompose(template, rule_family(template, 0.0, 0.0, 0.5), x)
-        assert gaps == pytest.approx((0, 1), abs=1e-6)
+    approximation, amortization = decompose(template, rule_family(template, 0.0, 0.0, 0.5), -2.0, 2.0)
+    assert approximation == pytest.approx(0, abs=1e-6)
+    assert amortization == pytest.approx([1, 1], abs=1e-6)
 
 
 @pytest.mark.parametrize("b", [0.0, 1.0])
 def test_a_rule_of_fixed_slope_loses_half_of_one_plus_b_squared(b):
     """The posterior is N(2x, 1), the rule N(x + b, 1): z ~ N(0, 2), x ~ N(z / 4, 1 / 8)."""
     template = Line(math.sqrt(2), 0.25, math.sqrt(1 / 8))
-    gaps = [decompose(template, rule_family(template, 1.0, b, 1.0), x) for x in (-1.0, 1.0)]
-    assert [one[0] for one in gaps] == pytest.approx([0, 0], abs=1e-6)
-    assert sum(one[1] for one in gaps) / 2 == pytest.approx((1 + b**2) / 2, abs=1e-6)
+    approximation, amortization = decompose(template, rule_family(template, 1.0, b, 1.0), -1.0, 1.0)
+    assert approximation == pytest.approx(0, abs=1e-6)
+    assert amortization == pytest.approx([(b + 1) ** 2 / 2, (b - 1) ** 2 / 2], abs=1e-6)
+    assert sum(amortization) / 2 == pytest.approx((1 + b**2) / 2, abs=1e-6)
 
 
 class FixedWidth(nn.Module):
@@ -160,7 +161,8 @@ def test_a_family_too_narrow_has_an_approximation_gap_and_no_other():
     template = Line(1.0, 1.0, 1.0)
     family = rule_family(template, 0.25, 0.0, 0.5)  # estimates x / 2: right, so the rule loses nothing
     family.flows["z"] = FixedWidth()
-    found = gaps_of(template, family, 1.2)
+    problem, budget = data_problem(template, 1.2), Budget(1, 10, 200, 2, Ascent(30, 2, 0.2))
+    found = at_draw(problem, *answers(family, problem, budget), budget)
     best = template.log_evidence(1.2) - found.elbo["flows refined"].value
     assert best == pytest.approx((math.log(2) - 0.5) / 2, abs=1e-6)
     assert found.amortization_gap.value == pytest.approx(0, abs=1e-6)
@@ -188,14 +190,15 @@ def test_importance_and_annealing_give_the_known_evidence(effects):
 
 
 def test_an_importance_estimate_that_must_be_refused_is_and_annealing_takes_over(effects):
-    """q is three of its sd's beside the posterior: a few weights have everything, and the estimate is too low."""
+    """q is five of its sd's beside the posterior: a few weights have everything, and the estimate is too low."""
     problem, family, truth = group_problem(effects)
     best = refine_encodings(problem, encoder_answer(problem, family), Ascent(100, 4))
-    found = evidence(problem, shifted(best, 0.5, 0.0), QUICK)
+    found = evidence(problem, shifted(best, 0.8, 0.0), Budget(1, 100, 1000, 2, Ascent(1), Schedule(60, 24, 3, 4)))
     assert "draws, fewer than 100" in found.refused
     assert found.pareto_k > 0.7
-    # Believed, it would make the approximation gap too small, and not say so by its error.
-    assert found.importance.value < float(truth) - 3 * found.annealed.error
+    # Believed, it would make the approximation gap far too small, and its error does not say so.
+    assert found.importance.value < float(truth) - 3
+    assert found.importance.error < 1
     assert found.log_evidence == found.annealed
     assert found.annealed.value == pytest.approx(float(truth), abs=4 * found.annealed.error)
 
@@ -209,11 +212,11 @@ def test_where_annealing_fails_too_nothing_is_claimed(effects):
 
 
 def test_each_reason_for_refusal_has_its_words():
-    assert refusal(500, 1.0, 0.5) == ""
-    assert refusal(500, 1.0, -math.inf) == ""
-    assert "worth 99 draws" in refusal(99, 1.0, 0.5)
-    assert "sd of 2.5" in refusal(500, 2.5, 0.5)
-    assert "Pareto k is 0.80" in refusal(500, 1.0, 0.8)
+    assert refusal(500.0, 1.0, 0.5) == ""
+    assert refusal(500.0, 1.0, -math.inf) == ""
+    assert "worth 99 draws" in refusal(99.0, 1.0, 0.5)
+    assert "sd of 2.5" in refusal(500.0, 2.5, 0.5)
+    assert "Pareto k is 0.80" in refusal(500.0, 1.0, 0.8)
     assert refusal(math.nan, math.nan, math.nan)
 
 
@@ -237,7 +240,7 @@ def member():
 
     def made(budget: Budget) -> Diagnosis:
         found = problems_of(posterior, observed, budget.population_draws)
-        return diagnose(posterior.family, found, budget, lambda values: posterior.labels(values, observed))
+        return diagnose_member(posterior.family, found, budget, lambda values: posterior.labels(values, observed))
 
     return made
 
@@ -268,7 +271,7 @@ def test_an_answer_that_is_not_finite_is_bad_data():
     posterior = Posterior(model_of(drawn), draws=2)
     broken = Observed(drawn.subject(0).x * float("nan"), drawn.subject(0).mask, drawn.subject(0).covariates)
     with pytest.raises(BadData, match="not finite"):
-        diagnose(posterior.family, problems_of(posterior, broken, 1), QUICK)
+        diagnose_member(posterior.family, problems_of(posterior, broken, 1), QUICK)
 
 
 # Near the prior
@@ -280,8 +283,8 @@ def test_a_posterior_near_the_prior_is_told_apart():
     verdicts = []
     for template in (told, silent):
         family = rule_family(template, 0.0, 0.0, 0.999)
-        problem = datum_problem(template, 4.0)
-        found = diagnose(family, [problem], Budget(1, 10, 200, 2, Ascent(60, 2, 0.2)))
+        problem = data_problem(template, 4.0)
+        found = diagnose_member(family, [problem], Budget(1, 10, 200, 2, Ascent(20, 2, 0.5)))
         verdicts.append(found.near_prior)
         assert found.changes is None
     assert verdicts == [{"z": "the encoder missed it"}, {"z": "data say nothing"}]
@@ -290,7 +293,7 @@ def test_a_posterior_near_the_prior_is_told_apart():
 
 def test_an_encoder_that_listens_is_not_near_the_prior():
     template = Line(1.0, 1.0, 0.5)
-    found = diagnose(rule_family(template, 0.8, 0.0, 0.2), [datum_problem(template, 4.0)], Budget(1, 10, 200, 2))
+    found = diagnose_member(rule_family(template, 0.8, 0.0, 0.2), [data_problem(template, 4.0)], TINY)
     assert found.near_prior == {}
     assert found.average("amortization_gap").value == pytest.approx(0, abs=1e-6)
 

@@ -109,7 +109,7 @@ class StuckFlow(torch.nn.Module):
         return torch.distributions.AffineTransform(encoding.estimate - scale * mean, scale.expand(mean.shape))
 
 
-@pytest.mark.parametrize("flow", ["affine", {"group": "coupling"}, {"group": "spline"}])
+@pytest.mark.parametrize("flow", ["affine", {"group": "coupling"}])
 def test_every_flow_is_refined(effects, flow):
     problem, _, evidence = group_problem(effects)
     template, observed = effects
@@ -177,11 +177,12 @@ class TestNetworks:
         one, other = (bound(problem, ascent_answer(problem, encoder_answer(problem, family), n)) for n in (30, 60))
         assert float(one.mean()) == pytest.approx(float(other.mean()), abs=0.1)
 
+    @pytest.mark.slow
     def test_all_starts_end_in_the_same_place(self, subject):
         problem, family = subject
         encoder = encoder_answer(problem, family)
         starts = [encoder, neutral_answer(problem, encoder), ascent_answer(problem, encoder)]
-        ends = [bound(problem, refine_encodings(problem, one, Ascent(60, 4))).mean() for one in starts]
+        ends = [bound(problem, refine_encodings(problem, one, Ascent(40, 4))).mean() for one in starts]
         assert float(max(ends) - min(ends)) < 0.5
 
 

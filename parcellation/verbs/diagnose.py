@@ -9,7 +9,7 @@ from dataclasses import asdict
 import torch
 from tqdm import tqdm
 
-from parcellation.amortization_gap import Budget, Diagnosis, diagnose as diagnose_member
+from parcellation.amortization_gap import Budget, Diagnosis, diagnose_member
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.files import unit_lock, writable_folder

@@ -24,7 +24,7 @@ COLUMNS = {
     "encoder_gap_error": "Its Monte-Carlo standard error, nats",
     "sharing_gap": "The part gained by flows of this subject's own, nats",
     "sharing_gap_error": "Its Monte-Carlo standard error, nats",
-    "approximation_gap": "Estimate, not a bound, of what the family cannot reach: log evidence less the best bound, nats",
+    "approximation_gap": "Estimate (no bound) of what the family cannot reach: log evidence less the best bound, nats",
     "approximation_gap_error": "Its Monte-Carlo standard error, nats",
     "approximation_gap_per_observation": "The same, in nats an observation",
     "log_evidence": "Log evidence given the population, mean over population draws, nats",

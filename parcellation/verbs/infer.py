@@ -224,7 +224,8 @@ class Inference:
             flags.append("fewer sessions than others")
         if not answer.mask.all():
             flags.append("vertices without data")
-        return flags + ((gap := self.gap(answer)) or {"flags": []})["flags"]
+        gap = self.gap(answer)
+        return flags + (gap["flags"] if gap else [])
 
     def methods(self, subjects: int) -> str:
         """The methods paragraph of this very run."""
