@@ -38,7 +38,7 @@ from parcellation.training import DataSets, Plan, Source, Whole, fit
 from pipelines.reproduce.methods import METHODS, SAMPLES, data_sets
 
 SETTINGS = {"unit": (1.0, 1.0, 1.0), "paper": (1.0, 0.2, 0.05)}
-DRAWS = 100
+DRAWS = 100  # of a gap, over all data sets
 UNSEEN = 5  # data sets
 TRIED = 15  # steps on a copy: libraries are then loaded, and it is known how many steps fit in a limit of time
 
@@ -92,11 +92,11 @@ def apart(function: Callable[[], Any]) -> Any:
         process.join()
 
 
-def bound(run: Run, approximation: Approximation, full: Batch) -> tuple[float, float]:
+def bound(run: Run, approximation: Approximation, full: Batch, draws: int) -> tuple[float, float]:
     """Gap to the exact evidence and its Monte-Carlo error, in nats: all data, float64, the same draws every time."""
     double = Batch.full(run.template.plates, full.seen.to("cpu", torch.float64))
     noise = gaussian_noise(torch.Generator().manual_seed(1), "cpu", torch.float64)
-    found = elbo(copy.deepcopy(approximation).double(), double, noise, DRAWS)
+    found = elbo(copy.deepcopy(approximation).double(), double, noise, draws)
     return float(run.template.log_evidence(double.seen)) - found.mean, found.standard_error
 
 
@@ -129,8 +129,8 @@ class Record:
 
     def _evaluate(self, approximation: Approximation) -> tuple[float, float]:
         if self.full is not None:
-            return bound(self.run, approximation, self.full)
-        found = [bound(self.run, approximation, self.run.data(1 + k)) for k in range(UNSEEN)]
+            return bound(self.run, approximation, self.full, DRAWS)
+        found = [bound(self.run, approximation, self.run.data(1 + k), DRAWS // UNSEEN) for k in range(UNSEEN)]
         gaps, errors = zip(*found, strict=True)
         return sum(gaps) / UNSEEN, sum(error**2 for error in errors) ** 0.5 / UNSEEN
 
