@@ -8,7 +8,7 @@ import yaml
 
 from pipelines.benchmarks import gre
 from pipelines.reproduce import experiments, race, search
-from pipelines.reproduce.claims import flatness, step_ratio
+from pipelines.reproduce.claims import flatness, step_ratio, weights_ratio
 from pipelines.reproduce.experiments import Run, execute
 from pipelines.reproduce.methods import METHODS, data_sets
 from pipelines.reproduce.plan import arguments, key_of, races, runs, searches
@@ -169,6 +169,7 @@ def test_the_step_ratio_is_that_of_the_slowest():
     assert flatness({"step_ms": 2.0, "peak_mib": 10}, {"step_ms": 3.0, "peak_mib": 11}) == pytest.approx(
         {"step_ms": 1.5, "peak_mib": 1.1}
     )
+    assert weights_ratio({"weights": 30}, {"weights": 10}) == 3.0
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from pipelines.reproduce.methods import METHODS, SAMPLES, data_sets
 SETTINGS = {"unit": (1.0, 1.0, 1.0), "paper": (1.0, 0.2, 0.05)}
 DRAWS = 100  # of a gap, over all data sets
 UNSEEN = 5  # data sets
-TRIED = 15  # steps on a copy: libraries are then loaded, and it is known how many steps fit in a limit of time
+TRIED, LOADED = 15, 2  # steps on a copy, which tell how many fit in a limit of time; in the first, libraries are loaded
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,25 @@ def execute(run: Run) -> dict:
 
 def _affordable(run: Run, approximation: Approximation, source: Source | DataSets, batch: int) -> int:
     """Steps to plan for: those asked for, or as many as fit in the limit of time."""
-    times = []
+    times: list[float] = []
+
+    def enough() -> bool:
+        return len(times) > LOADED + 1 and times[-1] - times[LOADED] > 0.05 * run.limit_s
+
     plan = Plan(TRIED, batch, run.rate, run.seed, {}, row_rate=run.row_rate)
     try:
-        fit(copy.deepcopy(approximation), source, plan, progress=lambda *_: times.append(time.process_time()))
+        fit(
+            copy.deepcopy(approximation),
+            source,
+            plan,
+            progress=lambda *_: times.append(time.process_time()),
+            stop=enough,
+        )
+    except Stopped:
+        pass
     except BadData:
         return run.steps  # which will fail too
-    step = (times[-1] - times[2]) / (TRIED - 3)
+    step = (times[-1] - times[LOADED]) / (len(times) - 1 - LOADED)
     return max(1, min(run.steps, int(0.95 * run.limit_s / step)))
 
 
