@@ -225,18 +225,27 @@ def _train(run: Run, approximation, source: Source | DataSets, batch: int, recor
     return done, ""
 
 
+def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The fields of a run as options."""
+    for one in fields(Run):
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
+    return parser
+
+
+def stored_rates(options: dict) -> dict:
+    """Options of a run with the rates that the file `rates`, if there is one, has under `key`."""
+    rates, key = options.pop("rates"), options.pop("key")
+    return options | (yaml.safe_load(rates.read_text(encoding="utf-8"))[key] if rates else {})
+
+
 def main() -> None:
     """Run one experiment from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    for one in fields(Run):
-        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
     parser.add_argument("--rates", type=Path, help="file of rates by key, which then count")
     parser.add_argument("--key", help="whose rates")
-    options = vars(parser.parse_args())
-    out, rates, key = (options.pop(name) for name in ("out", "rates", "key"))
-    if rates is not None:
-        options |= yaml.safe_load(rates.read_text(encoding="utf-8"))[key]
+    options = stored_rates(vars(add_options(parser).parse_args()))
+    out = options.pop("out")
     write_json(out, execute(Run(**options)))
 
 
