@@ -109,8 +109,17 @@ class DeepSet(nn.Module):
         """Shares of a plate's members in their mean, from their weights; all 0 where nobody is there."""
         return weight / weight.sum(self.template.plates.index(plate), keepdim=True).clamp_min(SMALL)
 
-    def population_of(self, batches: Iterable[Batch], cards: Mapping[str, int], names: Collection[str]) -> dict:
-        """Encodings of population sites from data that come in parts; the parts are put together, so they must fit."""
+    def population_of(
+        self,
+        batches: Iterable[Batch],
+        cards: Mapping[str, int],
+        names: Collection[str],
+        start: Values | None = None,
+    ) -> dict[str, Encoding]:
+        """Encodings of population sites from data that come in parts; the parts are put together, so they must fit.
+
+        One pass is enough, so `start` is not used.
+        """
         parts = list(batches)
         x, mask = torch.cat([part.seen.x for part in parts]), torch.cat([part.seen.mask for part in parts])
         whole = Observed(x, mask)

@@ -74,11 +74,12 @@ def _centre(model: TrainedModel, observed: Observed) -> tuple[dict, dict]:
     """Population medians, and a subject's summaries given them."""
     family = model.family
     centre = family.centre(observed)
-    encoder = _pooling(family)
+    encoder = pooling(family)
     return centre, encoder.summarise(observed, centre)
 
 
-def _pooling(family: Family) -> NetworkPooling:
+def pooling(family: Family) -> NetworkPooling:
+    """The family's encoder, or one of its template's kind where it encodes nothing."""
     return family.encoder or ENCODERS[family.template.encoder](family.template, family.template.sites)
 
 
@@ -128,14 +129,14 @@ def _persistence(model: TrainedModel, parts: list[Observed]) -> float:
 @torch.no_grad()
 def refit_map(model: TrainedModel, source: Source, passes: int = 10) -> None:
     """Set the population map to what the labels say at the model's label power."""
-    family, encoder = model.family, _pooling(model.family)
+    family, encoder = model.family, pooling(model.family)
     for _ in range(passes):
         sums: dict[str, Tensor] = {}
         for chunk in chunks(source, family.template, 8):
             for name, value in _tempered_labels(model, encoder, chunk).items():
                 sums[name] = sums.get(name, 0) + value
         encoding = encoder.labels.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
-        if "logits_group" in family.free:
+        if "logits_group" in family.free and "logits_group" not in family.fixed:
             family.free["logits_group"].set(encoding)
         else:
             family.fixed["logits_group"] = encoding

@@ -30,7 +30,7 @@ from parcellation.encoding import Streamed
 from parcellation.errors import BadData, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import whole_file
-from parcellation.plates import Batch, Observed, gaussian_noise, seeded
+from parcellation.plates import Batch, Observed, Values, gaussian_noise, seeded
 from parcellation.row_adam import RowAdam
 
 log = logging.getLogger(__name__)
@@ -256,7 +256,7 @@ def _optimisers(family: Approximation, plan: Plan) -> list[tuple[torch.optim.Opt
 
 def _key(family: Approximation, plan: Plan, identity: str) -> str:
     shapes = {name: list(value.shape) for name, value in family.state_dict().items()}
-    content = json.dumps([identity, repr(plan), family.schemes, family.cards, shapes], sort_keys=True)
+    content = json.dumps([identity, repr(plan), family.settings, family.cards, shapes], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -314,6 +314,7 @@ def anchor(
     """Reference fingerprints, shape (K, D): k-means (20 starts) on the group-average fingerprints of the vertices.
 
     Networks are ordered by their centres' first coordinate that differs, so that order does not depend on the starts.
+    Raises BadData where vertices are too few, or features are not numbers.
     """
     total, weight = 0.0, 0.0
     count = source.cards[template_plates[0]]
@@ -325,15 +326,19 @@ def anchor(
     average = (total[seen_vertices] / weight[seen_vertices, None]).cpu().numpy()
     if len(average) < networks:
         raise BadData(f"training: expected at least {networks} vertices with signal, one a network, got {len(average)}")
+    if not (finite := np.isfinite(average).all(-1)).all():
+        vertex = int(torch.nonzero(seen_vertices)[int(finite.argmin())])
+        raise BadData(f"training: the mean features of vertex {vertex} of the region are not finite numbers")
     centres = KMeans(networks, n_init=20, random_state=seed).fit(average).cluster_centers_
     return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])
 
 
-def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subjects: int = 64) -> None:
+def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subjects: int = 64) -> Values:
     """Set free encodings to a coordinate-ascent answer, the population's from a sample of the subjects.
 
     Only for templates whose encoder can read the population off the data (`network_pooling`); training then polishes an
-    answer that is nearly right instead of looking for one.
+    answer that is nearly right instead of looking for one. Returns the population's values, from which an encoded
+    population settles soon.
     """
     template = family.template
     encoder = ENCODERS[template.encoder](template, template.sites)
@@ -353,12 +358,18 @@ def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subj
         parts.append(family.answers({site.name: seen[site.name] for site in template.sites}, chunk.seen))
     for name, free in family.free.items():
         free.set(population[name] if name in population else concatenate([part[name] for part in parts]))
+    return centre
 
 
 @torch.no_grad()
-def settle_population(family: Family, source: Source, batch: int) -> None:
-    """Fix the encoded population sites at their encoding of all training subjects, as part of the model."""
+def settle_population(family: Family, source: Source, batch: int, start: Values | None = None) -> None:
+    """Fix the encoded population sites at their encoding of all training subjects, as part of the model.
+
+    Before a training it makes the objective a true bound: else every batch has a population of its own, and subjects
+    and flows are trained about one that is not the whole cohort's. This only holds for an encoder without weights.
+    start: population values to begin with, where the encoder goes through the cohort several times.
+    """
     names = [site.name for site in family.template.population_sites() if site.name not in family.free]
     if names:
         batches = Streamed(lambda: chunks(source, family.template, batch))
-        family.fixed = family.encoder.population_of(batches, source.cards, names)
+        family.fixed = family.encoder.population_of(batches, source.cards, names, start)

@@ -12,6 +12,7 @@ from parcellation.family import Family
 from parcellation.flows import FLOWS
 from parcellation.plates import Batch, Observed
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
+from parcellation.training import Whole, settle_population
 from parcellation.warped_flows import WARPS
 from tests.conftest import draw_cohort, full, generator, noise
 from tests.test_encoders import exact_encoder
@@ -98,6 +99,15 @@ def test_an_encoded_population_makes_the_objective_another_thing(ragged):
     family = shaken(Family(ragged.template, ragged.batch.cards, "encoded").double(), 0.2)
     whole, average, _ = average_over_batches(family, ragged.template, ragged.observed, {"subject": 2})
     assert average != pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("reduced", [{"subject": 2}, {"vertex": 1}], ids=str)
+def test_a_settled_population_makes_it_a_bound_again(ragged, reduced):
+    family = shaken(Family(ragged.template, ragged.batch.cards, "encoded").double(), 0.2)
+    settle_population(family, Whole(ragged.template, ragged.batch), 2)
+    whole, average, parts = average_over_batches(family, ragged.template, ragged.observed, reduced)
+    assert average == pytest.approx(whole, rel=1e-10)
+    assert max(parts) - min(parts) > 1
 
 
 def test_reducing_sessions_where_labels_are_enumerated_is_refused(ragged):

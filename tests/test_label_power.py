@@ -9,7 +9,7 @@ from parcellation.label_power import choose_label_power, refit_map
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed
 from parcellation.templates.functional_parcellation import FunctionalParcellation
-from parcellation.training import CohortSource, Whole, warm_start
+from parcellation.training import CohortSource, Whole, settle_population, warm_start
 from tests.conftest import Drawn, MemoryCohort, draw_cohort, full
 
 SCALES = {"log_kappa": 1.1, "log_epsilon": -1.0, "log_sigma": -1.5}
@@ -34,11 +34,11 @@ def cohort(copies: int = 1, lasting: float = 0.0, sessions: int = 2) -> Drawn:
     return Drawn(template, observed, drawn.values, drawn.labels)
 
 
-def started(drawn: Drawn) -> tuple[TrainedModel, CohortSource]:
+def started(drawn: Drawn, scheme: str = "hybrid") -> tuple[TrainedModel, CohortSource]:
     """A model that coordinate ascent has brought near its answer, and its training subjects."""
     source = CohortSource(drawn.template, MemoryCohort(drawn.observed), torch.device("cpu"))
-    family = Family(drawn.template, source.cards)
-    warm_start(family, source, 8)
+    family = Family(drawn.template, source.cards, scheme)
+    settle_population(family, source, 8, warm_start(family, source, 8))
     return TrainedModel(family, {}, {}, {}), source
 
 
@@ -77,9 +77,10 @@ class TestChoice:
         assert "not checked" in caplog.text
 
 
-def test_refitted_map_is_the_mean_of_tempered_labels():
+@pytest.mark.parametrize("scheme", ["hybrid", "encoded"])
+def test_refitted_map_is_the_mean_of_tempered_labels(scheme):
     drawn = cohort(copies=4)
-    model, source = started(drawn)
+    model, source = started(drawn, scheme)
     model = TrainedModel(model.family, {}, {}, {}, label_power=LabelPower(0.25, 0.0, True))
     refit_map(model, source, passes=60)
     observed = source.batch(torch.arange(16)).seen

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from parcellation.elbo import elbo, training_loss
+from parcellation.elbo import elbo
 from parcellation.errors import Stopped, UsageError
 from parcellation.family import Family
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 from parcellation.training import Plan, Whole, chunks, fill_bank, fit
 from tests.conftest import full, generator, noise
-from tests.test_encoders import exact_encoder
+from tests.test_elbo import average_over_batches
 from tests.test_encoding import close
 from tests.test_family import shaken
 from tests.test_training import family_of, plan, same, state, stop_after
@@ -95,26 +95,17 @@ def test_a_bound_of_other_data_does_not_look_into_the_bank(banked):
     assert elbo(family, batch, noise(0), draws=3) == before
 
 
-def test_the_excess_of_the_objective_is_gone():
-    # At the exact encoder, averaged over an epoch: what is left has the expectation 0 over batches and draws.
-    template = GaussianRandomEffects(2, 1.0, 1.0, 1.0)
-    observed = template.simulate(12, 5, generator(0))
-    batch = full(template, observed)
-    source, how = Whole(template, batch), plan(1000)
-    found = {}
-    for bank in (False, True):
-        family = exact_encoder(Family(template, batch.cards, "encoded", bank=bank).double())
-        if bank:
-            fill_bank(family, source, 6)
-        with torch.no_grad():
-            steps = [
-                float(training_loss(family, source.batch(how.members(step, 12)), noise(step)).tensor)
-                for step in range(120)
-            ]
-        over = -torch.tensor(steps).unflatten(0, (-1, 6)).mean(1) - float(template.log_evidence(observed))
-        found[bank] = float(over.mean()), float(over.std()) / 20**0.5
-    assert found[False][0] > 3  # predicted: D/2 (G/G' - 1) = 5
-    assert abs(found[True][0]) < 4 * found[True][1] < 3
+def test_with_a_bank_batches_average_to_the_full_objective(banked):
+    # The excess of an encoded population's objective is gone, exactly, at any weights.
+    family, batch, source = banked
+    template, observed = family.template, batch.seen
+    fill_bank(family, source, 4)
+    whole, average, parts = average_over_batches(family, template, observed, {"group": 2})
+    assert average == pytest.approx(whole, rel=1e-10)
+    assert max(parts) - min(parts) > 1
+    family.bank = None
+    _, without, _ = average_over_batches(family, template, observed, {"group": 2})
+    assert abs(without - average) > 0.5
 
 
 def test_a_training_with_a_bank_resumes_bit_for_bit(effects, tmp_path):
