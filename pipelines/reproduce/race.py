@@ -22,7 +22,8 @@ PLATEAU = 0.9
 
 def seconds_to(run: dict, level: float = LEVEL) -> float:
     """Seconds of training to the first evaluation with a gap of this level or less; all of them where it has none."""
-    there = [one["seconds"] for one in run["points"] if one["gap"] is not None and one["gap"] <= level]
+    trained = [one for one in run["points"] if one["step"] and one["gap"] is not None]
+    there = [one["seconds"] for one in trained if one["gap"] <= level]
     return there[0] if there else run["train_s"]
 
 

@@ -56,7 +56,7 @@ def markdown(numbers: pd.DataFrame, lines: list[str]) -> str:
     rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in numbers.to_dict("records"):
         cells = [
-            row["experiment"], row["setting"], NAMES[row["method"]], row["groups"], row["encoding_size"],
+            row["experiment"], row["setting"], NAMES[row["method"]], row["groups"], row["encoding_size"] or "-",
             f"{row['steps_done_mean']:.0f}", _pair(row, "gap"), f"{row['weights_mean']:.0f}",
             f"{row['weights_of_groups_mean']:.0f}", _pair(row, "train_s"), _pair(row, "half_s"),
             f"{row['step_ms_mean']:.3g}", f"{row['peak_mib_mean']:.0f}", f"{row['failed_mean']:.0%}",
