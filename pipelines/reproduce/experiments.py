@@ -178,7 +178,7 @@ def _affordable(run: Run, approximation: Approximation, source: Source | DataSet
     try:
         fit(
             copy.deepcopy(approximation),
-            source,
+            copy.copy(source),
             plan,
             progress=lambda *_: times.append(time.process_time()),
             stop=enough,
