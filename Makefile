@@ -55,8 +55,11 @@ $(BENCHES): bench-%: $(INSTALLED)
 # The workflow engine wants other versions of shared libraries than we do, so it has an environment of its own.
 SIZE ?= small
 CORES ?= all
+# FROM: an archive of finished runs to go on from.
 reproduce: $(INSTALLED) $(ENGINE)
-	.venv-workflow/bin/snakemake -s pipelines/reproduce/Snakefile --configfile pipelines/reproduce/$(SIZE).yaml -c $(CORES)
+	$(if $(FROM),$(BIN)/python -m pipelines.reproduce.archive unpack $(FROM) build/reproduce/$(SIZE))
+	.venv-workflow/bin/snakemake -s pipelines/reproduce/Snakefile --configfile pipelines/reproduce/$(SIZE).yaml \
+	  --rerun-triggers mtime -c $(CORES)
 
 $(ENGINE):
 	@test -x .venv-workflow/bin/python || $(PYTHON) -m venv .venv-workflow

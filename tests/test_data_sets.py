@@ -215,4 +215,4 @@ def test_unseen_data_sets_of_other_sizes_are_served_within_half_a_nat(setting, m
         for seed in range(3):
             assert gap(family, unseen(family.template, groups, samples, seed)) < most
             assert gap(family, unseen(family.template, groups, samples, seed, ragged=True)) < most
-            assert width_ratio(family, unseen(family.template, groups, samples, seed)) == pytest.approx(1, abs=0.02)
+            assert width_ratio(family, unseen(family.template, groups, samples, seed)) == pytest.approx(1, abs=0.05)

@@ -18,12 +18,12 @@ from tests.test_family import shaken
 from tests.test_training import family_of, plan, same, state, stop_after
 
 
-@pytest.fixture
-def banked(effects):
+@pytest.fixture(params=[{}, {"encoding_size": 4}, {"encoder": "vector_set", "pooling": "attention"}], ids=str)
+def banked(request, effects):
     """A family with a bank, away from its start; its batch of ragged groups; its source."""
     template, observed = effects
     batch = full(template, observed)
-    family = shaken(Family(template, batch.cards, "encoded", bank=True).double(), 0.3)
+    family = shaken(Family(template, batch.cards, "encoded", bank=True, **request.param).double(), 0.3)
     return family, batch, Whole(template, batch)
 
 
@@ -110,7 +110,7 @@ def test_with_a_bank_batches_average_to_the_full_objective(banked):
 
 def test_a_training_with_a_bank_resumes_bit_for_bit(effects, tmp_path):
     template, observed = effects
-    batch, path, how = full(template, observed), tmp_path / "c.safetensors", plan(12, every=4)
+    batch, path, how = full(template, observed), tmp_path / "c.safetensors", plan(8, every=4)
     one, other = (family_of(template, batch, "encoded", bank=True) for _ in range(2))
     losses = fit(one, Whole(template, batch), how)
     with pytest.raises(Stopped):
