@@ -79,9 +79,12 @@ def scaling(chosen: pd.DataFrame, path: Path) -> None:
             axis.errorbar(rows["groups"], mean, rows[f"{name}_std"], **style)
         axis.set(ylabel=label, xscale="log", yscale="log")
     axes[1, 2].set_yscale("linear")
-    axes[1, 2].set_ylim(bottom=0)
+    axes[1, 2].set_ylim(0, 1.2 * chosen["peak_mib_mean"].max())
+    sizes = sorted(set(chosen["groups"]))
     for axis in axes[1]:
         axis.set_xlabel("groups")
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.tick_params(axis="x", which="minor", labelbottom=False)
     _save(figure, axes[0, 0], path)
 
 

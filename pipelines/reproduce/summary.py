@@ -73,7 +73,7 @@ def claims(runs: list[dict]) -> list[str]:
         # Runs are in the order of their steps: the longest of each method stays.
         longest = {run["method"]: run for run in runs if _is(run, experiment="exp1", setting=setting, seed=seed)}
         rival = longest.pop("baseline", None)
-        if rival:
+        if rival and longest:
             ratio = _number(step_ratio(list(longest.values()), rival))
             lines.append(f"- exp1, {setting}, seed {seed}: the baseline's level in {ratio} times fewer steps")
     for setting, method in itertools.product(settings, ("pavi_f", "pavi_e")):
