@@ -173,9 +173,8 @@ class Diagnosis:
     def flags(self) -> list[str]:
         """What to look at before the member is used: a gap that is certain, and that a reader would see."""
         flags, change = [], self.changes
-        if self.average("amortization_gap").certain and (
-            change is None or max(change.share, change.mean_change) > SEEN
-        ):
+        seen = change is None or max(change.share, change.mean_change) > SEEN
+        if seen and self.average("amortization_gap").certain:
             flags.append("refinement changes the map")
         missed = [name for name, verdict in self.near_prior.items() if verdict == "the encoder missed it"]
         return flags + [f"encoder missed {name}" for name in missed]
@@ -192,7 +191,7 @@ def diagnose_member(
     """Diagnose one member from its local problems, one a population draw.
 
     labels: label probabilities (draws, V, K) of values of all sites, for a map; None where there are no labels. Raises
-    BadData when the encoder's bound is not finite.
+    BadData when a bound is not finite.
     """
     found, maps = [], ([], [])
     for problem in problems:
@@ -222,8 +221,8 @@ def answers(family: Family, problem: LocalProblem, budget: Budget) -> tuple[Answ
 def at_draw(problem: LocalProblem, encoder: Answer, refined: Answer, best: Answer, budget: Budget) -> AtDraw:
     """Bounds by common random numbers, the evidence, and the gaps between them."""
     first, second, last = (one.bounds(problem, "evaluate", budget.evaluation) for one in (encoder, refined, best))
-    if not bool(first.isfinite().all()):
-        raise BadData("the evidence lower bound of the encoder's answer is not finite")
+    if not bool(torch.stack([first, second, last]).isfinite().all()):
+        raise BadData("the evidence lower bound of an answer is not finite")
     found = evidence(problem, best, budget)
     bound = Estimate.of(last)
     return AtDraw(

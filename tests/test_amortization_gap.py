@@ -280,15 +280,16 @@ def test_an_answer_that_is_not_finite_is_bad_data():
 def test_a_posterior_near_the_prior_is_told_apart():
     """x = 4 through an encoder that answers with the prior, and x that says nothing since its slope is nearly 0."""
     told, silent = Line(1.0, 1.0, 0.5), Line(1.0, 0.01, 1.0)
-    verdicts = []
+    verdicts, flags = [], []
     for template in (told, silent):
         family = rule_family(template, 0.0, 0.0, 0.999)
         problem = data_problem(template, 4.0)
         found = diagnose_member(family, [problem], Budget(1, 10, 200, 2, Ascent(20, 2, 0.5)))
         verdicts.append(found.near_prior)
+        flags.append(found.flags)
         assert found.changes is None
     assert verdicts == [{"z": "the encoder missed it"}, {"z": "data say nothing"}]
-    assert found.flags == []
+    assert flags == [["refinement changes the map", "encoder missed z"], []]
 
 
 def test_an_encoder_that_listens_is_not_near_the_prior():
