@@ -13,6 +13,7 @@ from parcellation.manifest import natural
 from parcellation.meshes import find_geometry
 from parcellation.rendering import curvature
 from parcellation.report import ReportContent, write_report
+from parcellation.verbs.anatomy import anatomy
 from parcellation.verbs.checks import Recovery, recovery, retest, truth_folder
 from parcellation.verbs.infer import Inference, software_versions
 from parcellation.verbs.workspace import Selection
@@ -36,20 +37,21 @@ def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> s
 
 
 def _content(run: Inference, subjects: list, found: Recovery | None, notes: tuple[str, ...]) -> ReportContent:
-    agreement = retest(run)
+    agreement, population = retest(run), run.population()
     return ReportContent(
         title=f"Functional parcellation: {run.study.name}",
         summary=[*_summary(run, len(subjects)), *_origin(run), *notes],
         networks=run.networks,
         frame=run.export().frame,
         targets=run.ground.targets,
-        population=run.population(),
+        population=population,
         subjects=subjects,
         participants=[participant(one, run.flags(one)) for one in subjects],
         **surfaces(run),
         recovery=found and found.scores,
         reliability=found and found.reliability,
         retest=agreement and agreement.rows(),
+        anatomy=anatomy(run.study, run.ground.region, population.probability),
         training_loss=_losses(run.workspace.model / "training_loss.tsv"),
         settings=run.study.resolved(),
         versions=software_versions(),
