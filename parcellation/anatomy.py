@@ -32,7 +32,7 @@ LEAST_SHARE = 0.05  # of the region: an area with less only touches it
 
 @dataclass(frozen=True, eq=False)
 class Areas:
-    """Areas of a region: name of each, index of each vertex's, -1 for none, shape (vertex,), and where they are from."""
+    """Areas of a region: name of each; index of each vertex's, shape (vertex,), -1 for none; where they are from."""
 
     names: tuple[str, ...]
     area: np.ndarray
