@@ -195,7 +195,9 @@ def cohort_shift(
     level = np.sort(largest)[PERMUTATIONS - int(SHIFT_LEVEL * (PERMUTATIONS + 1))]
     order = np.argsort(-observed, kind="stable")
     beyond = tuple(names[k] for k in order if observed[k] > level)
-    return Shift(float(p), 1 / min(math.comb(n + m, m), PERMUTATIONS + 1), beyond, len(names), m)
+    # Two cohorts of one size have the same t either way round.
+    smallest = max((1 + (n == m)) / math.comb(n + m, m), 1 / (PERMUTATIONS + 1))
+    return Shift(float(p), smallest, beyond, len(names), m)
 
 
 def _t(values: np.ndarray, picks: np.ndarray) -> np.ndarray:

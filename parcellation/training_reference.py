@@ -6,13 +6,13 @@ pass of expectation-maximisation at the trained population, whose statistics are
 taken off the trained population, so nothing is trained again.
 """
 
-import logging
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from parcellation.cohort import Cohort
 from parcellation.label_power import pooling
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling
@@ -20,18 +20,39 @@ from parcellation.novelty import Population, Reference, digest_bytes, summary
 from parcellation.plates import Values
 from parcellation.training import Source
 
-log = logging.getLogger(__name__)
-
 FOLDS = 10
-SUBJECTS = 200  # enough for one in a hundred
+SUBJECTS = 120  # enough to tell one in a hundred
 CHUNK = 8  # subjects in memory at a time
+
+
+@runtime_checkable
+class FeatureMap(Protocol):
+    """How features are made of fingerprints."""
+
+    def back(self, x: np.ndarray) -> np.ndarray:
+        """Profiles over features as profiles over targets."""
+
+
+@runtime_checkable
+class Cohort(Protocol):
+    """What is asked of prepared fingerprints: `cohort.Cohort` has it."""
+
+    subjects: Sequence[str]
+    most_sessions: int
+    feature_map: FeatureMap
+
+    def fingerprints(self, subject: str) -> Iterator[tuple[np.ndarray, ...]]:
+        """Fingerprints (vertex, target) before any projection, and mask (vertex,), of each session."""
+
+    def checksums(self, subject: str) -> list[str]:
+        """SHA-256 of each session."""
 
 
 @torch.no_grad()
 def training_reference(model: TrainedModel, cohort: Cohort, source: Source) -> Reference | None:
     """The reference of a trained model; None for a model that is of its training subjects only.
 
-    cohort, source: of the training subjects, in the same order. With more than 200 of them, 200 are taken.
+    cohort, source: of the training subjects, in the same order. With more than 120 of them, 120 are taken.
     """
     encoder, template = pooling(model.family), model.family.template
     stuck = any(template.unit_plate in site.plates and site.name in model.family.free for site in template.sites)
@@ -40,7 +61,9 @@ def training_reference(model: TrainedModel, cohort: Cohort, source: Source) -> R
     count = len(cohort.subjects)
     members = np.unique(np.linspace(0, count - 1, min(count, SUBJECTS)).round().astype(int))
     folds = [members[first::FOLDS] for first in range(min(FOLDS, len(members)))]
-    centres = held_out_centres(model, encoder, source, folds) if len(folds) > 1 else [model.family.centre(model.blank())]
+    centres = (
+        held_out_centres(model, encoder, source, folds) if len(folds) > 1 else [model.family.centre(model.blank())]
+    )
     variance = _variance(_population(model, cohort, model.family.centre(model.blank()), 1.0), cohort, members[:CHUNK])
     scores = np.full((count, cohort.most_sessions, 2), np.nan)
     summaries = {}

@@ -6,6 +6,7 @@ import logging
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from parcellation.posterior import PopulationPosterior, Posterior, SubjectPoster
 from parcellation.store import Store
 from parcellation.training import observe
 from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.novelty import Novelty
 from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
@@ -64,6 +66,7 @@ def infer(study: Study, selection: Selection, population: str = FIXED) -> str:
     lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
     if population == REINFERRED:
         lines.append(run.origin.sentence())
+    lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
 
 
@@ -192,10 +195,19 @@ class Inference:
     def write_dataset(self, export: Export) -> None:
         """Population maps and the files that make the folder a data set."""
         write_population(export, self.population())
-        rows = [participant(answer, self.flags(answer)) for answer in self.known()]
+        rows = [self.row(answer) for answer in self.known()]
         facts = {"StudySHA256": self.study.digest()} | self.origin.provenance()
         write_dataset(self.study.outputs.directory, self.study.name, facts, rows, citation=self.methods(len(rows)))
         self._write_logs()
+
+    def row(self, answer: SubjectPosterior) -> dict:
+        """A subject's row of participants.tsv."""
+        return participant(answer, self.flags(answer)) | self.novelty.columns(answer.subject, answer.sessions)
+
+    @cached_property
+    def novelty(self) -> Novelty:
+        """How unlike the training cohort subjects are."""
+        return Novelty(self.model.novelty, self.origin.model, self.cohort, self.workspace.work / "novelty")
 
     def flags(self, answer: SubjectPosterior) -> list[str]:
         """What to look at before a subject is used."""
@@ -204,7 +216,7 @@ class Inference:
             flags.append("fewer sessions than others")
         if not answer.mask.all():
             flags.append("vertices without data")
-        return flags
+        return flags + self.novelty.flags(answer.subject, answer.sessions)
 
     def methods(self, subjects: int) -> str:
         """The methods paragraph of this very run."""

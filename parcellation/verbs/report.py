@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from parcellation.config import Study
-from parcellation.derivative import participant
 from parcellation.errors import InputMissing
 from parcellation.files import writable_folder
 from parcellation.manifest import natural
@@ -38,6 +37,7 @@ def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> s
 
 def _content(run: Inference, subjects: list, found: Recovery | None, notes: tuple[str, ...]) -> ReportContent:
     agreement, population = retest(run), run.population()
+    inferred = [(one.subject, one.sessions) for one in subjects]
     return ReportContent(
         title=f"Functional parcellation: {run.study.name}",
         summary=[*_summary(run, len(subjects)), *_origin(run), *notes],
@@ -46,7 +46,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         targets=run.ground.targets,
         population=population,
         subjects=subjects,
-        participants=[participant(one, run.flags(one)) for one in subjects],
+        participants=[run.row(one) for one in subjects],
         **surfaces(run),
         recovery=found and found.scores,
         reliability=found and found.reliability,
@@ -56,8 +56,8 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         settings=run.study.resolved(),
         versions=software_versions(),
         citation=run.methods(len(subjects)),
-        warnings=_warnings(run),
-        notes=_notes(run, found),
+        warnings=[*_warnings(run), *run.novelty.warnings(inferred)],
+        notes=[*_notes(run, found), *run.novelty.notes(inferred)],
     )
 
 
