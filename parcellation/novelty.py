@@ -79,7 +79,8 @@ class Reference:
     """The training cohort, as new subjects and cohorts are compared with it.
 
     population: see there; scores: held-out, of each session, NaN where there is none, (subject, session, 2); summaries:
-    see `summary`, (subject, 2 target); units: SHA-256 of each subject's first session, uint8 (subject, 32).
+    see `summary`, (subject, 2 target); units: SHA-256 of the first session of each subject, then of those who were
+    trained on and are not scored, uint8 (any, 32).
     """
 
     population: Population
@@ -103,7 +104,7 @@ class Reference:
         return len(self.scores)
 
     def position(self, checksum: str) -> int | None:
-        """Which training subject has this first session, None when none has."""
+        """Which training subject has this first session, None when none has; `len(self)` and more are not scored."""
         found = np.flatnonzero((self.units == digest_bytes(checksum)).all(1))
         return int(found[0]) if len(found) else None
 
@@ -114,7 +115,7 @@ class Reference:
         if it is a training subject, which is then compared with the others by its own held-out scores.
         """
         others, own = self.scores, scores
-        if member is not None:
+        if member is not None and member < len(self):
             others, own = np.delete(others, member, 0), others[member]
         count = max(1, int(np.isfinite(own).all(-1).sum()))
         return conformal_p(session_mean(others[:, :count]), session_mean(own))

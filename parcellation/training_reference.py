@@ -74,7 +74,8 @@ def training_reference(model: TrainedModel, cohort: Cohort, source: Source) -> R
             scores[member, : len(sessions)] = [population.score(*session) for session in sessions]
             summaries[member] = summary(sessions)
     whole = _population(model, cohort, model.family.centre(model.blank()), variance)
-    units = [digest_bytes(cohort.checksums(cohort.subjects[member])[0]) for member in members]
+    order = [*members, *np.setdiff1d(np.arange(count), members)]
+    units = [digest_bytes(cohort.checksums(cohort.subjects[member])[0]) for member in order]
     return Reference(whole, scores[members], np.stack([summaries[m] for m in members]), np.stack(units))
 
 
