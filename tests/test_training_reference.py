@@ -15,6 +15,8 @@ from parcellation.posterior import Posterior
 from parcellation.templates.functional_parcellation import FunctionalParcellation
 from parcellation.training import CohortSource, anchor, settle_population, warm_start
 from parcellation.training_reference import held_out_centres, training_reference
+from pipelines.benchmarks import synthetic
+from pipelines.benchmarks.make_synth import make
 from tests.conftest import MemoryCohort
 
 NEW = 40  # subjects of the same population as the training ones
@@ -184,6 +186,26 @@ def test_pure_noise_is_flagged_and_has_the_population_s_map(model, reference, ne
     scores, summaries = scored(reference, silent)
     assert all(reference.p(one) <= flag_level(len(reference)) for one in scores)
     assert cohort_shift(reference, scores, summaries, [str(t) for t in range(D)]).found
+
+
+@pytest.mark.slow
+def test_confidence_about_pure_noise_is_the_exact_posterior_s():
+    """What there is more of it than in the population's map is in the model, not in its approximation."""
+    cohort = make(S=45, seed=0, **synthetic.COHORTS["hard"][1])
+    frames = {"frames": torch.full((40, 2, 1), 1200.0)}
+    x = torch.from_numpy(cohort["X"])
+    model, _, _ = trained(Observed(x[:40], torch.ones(x[:40].shape[:3], dtype=torch.bool), frames))
+    noise = torch.randn(5, *x.shape[1:], generator=torch.Generator().manual_seed(1)) * x.std()
+    exact = synthetic.attainable({**cohort, "X": noise.numpy()}).max(-1).mean()
+    true_map = synthetic._prior(cohort).max(-1).mean()
+    posterior, confidence = Posterior(model), []
+    for s in range(5):
+        one = Observed(
+            noise[s : s + 1], torch.ones(1, *x.shape[1:3], dtype=torch.bool), {"frames": frames["frames"][:1]}
+        )
+        confidence.append(posterior.subject(f"n{s}", ("1", "2"), one, lambda x: x).probability.max(-1).mean())
+    group = posterior.of_population(None, lambda x: x).probability.max(-1).mean()
+    assert np.mean(confidence) - group == pytest.approx(exact - true_map, abs=0.005)
 
 
 def test_large_cohorts_are_sampled(new, monkeypatch):
