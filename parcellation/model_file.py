@@ -19,6 +19,7 @@ from parcellation.encoders import Encoding
 from parcellation.errors import BadData, InputMissing
 from parcellation.family import Family
 from parcellation.files import checksum, whole_file, write_json
+from parcellation.novelty import Reference
 from parcellation.plates import Observed, template_class
 
 FORMAT = 1
@@ -46,7 +47,8 @@ class TrainedModel:
     """A trained family, and what it was trained on.
 
     identity: JSON values that a cohort must agree with (vertices, targets, features); details: further JSON values
-    (study, training subjects, ...); arrays: the feature map's.
+    (study, training subjects, ...); arrays: the feature map's; novelty: the training cohort as new data are compared
+    with it, None in models of before there was such a thing.
     """
 
     family: Family
@@ -55,6 +57,7 @@ class TrainedModel:
     arrays: dict[str, np.ndarray]
     digest: str = ""
     label_power: LabelPower = LabelPower()
+    novelty: Reference | None = None
 
     def blank(self) -> Observed:
         """An observation of nothing, with one member of the outermost plate: what population sites are shaped by."""
@@ -88,6 +91,8 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
         tensors |= {f"fixed.{name}.{part}": value for part, value in encoding.parts().items()}
     arrays = {name: value.detach().cpu().contiguous().numpy() for name, value in tensors.items()}
     arrays |= {f"features.{name}": np.ascontiguousarray(value) for name, value in model.arrays.items()}
+    if model.novelty is not None:
+        arrays |= {f"novelty.{name}": np.ascontiguousarray(v) for name, v in model.novelty.to_arrays().items()}
     with whole_file(folder / "model.safetensors") as temporary:
         save_file(arrays, temporary)
     header = {
@@ -125,12 +130,14 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel
         arrays = load_file(folder / "model.safetensors")
         family, power = _family(header, arrays), LabelPower(**header["label_power"])
         identity, details = header["identity"], header["details"]
+        known = {n.removeprefix("novelty."): v for n, v in arrays.items() if n.startswith("novelty.")}
+        novelty = Reference.from_arrays(known) if known else None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadData(f"{folder}: not a readable model: {type(error).__name__}: {error}") from error
     settings = [header[name] for name in ("numbers", "hyperparameters", "family", "label_power")]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     features = {n.removeprefix("features."): v for n, v in arrays.items() if n.startswith("features.")}
-    return TrainedModel(family.to(device), identity, details, features, digest, power)
+    return TrainedModel(family.to(device), identity, details, features, digest, power, novelty)
 
 
 def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -131,4 +132,4 @@ def with_population(model: TrainedModel, population: dict[str, Encoding], digest
     for name in population:
         if name in family.free:
             family.flows[name] = GaussianFlow()
-    return TrainedModel(family, model.identity, model.details, model.arrays, digest, model.label_power)
+    return replace(model, family=family, digest=digest)

@@ -36,7 +36,8 @@ class ReportContent:
     rows of `derivative.participant`; geometry and relief: see `figures.Stage.of`, None falls back to strips and says
     so; recovery: method -> score name -> number, ours first, where the truth is known; reliability: `confidence`,
     `accuracy` and `count` of each bin; retest: rows of named values, one a comparison; gaps: rows of
-    diagnostics/amortization_gap.tsv; training_loss: of each step;
+    diagnostics/amortization_gap.tsv; anatomy: comparisons with areas, each `areas` (with what), `result` (an
+    `anatomy.Agreement`, or None and the `reason`); training_loss: of each step;
     settings: the resolved study; versions: software -> version; citation: how to cite; warnings come first on the
     page, notes last; gallery_limit: subjects shown; picture_width: of a close-up, in pixels.
     """
@@ -55,6 +56,7 @@ class ReportContent:
     reliability: Mapping[str, np.ndarray] | None = None
     retest: Sequence[Mapping] | None = None
     gaps: Sequence[Mapping] | None = None
+    anatomy: Sequence = ()
     training_loss: np.ndarray | None = None
     settings: Mapping = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import logging
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from parcellation.store import Store
 from parcellation.training import observe
 from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.novelty import Novelty
 from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
@@ -66,6 +68,7 @@ def infer(study: Study, selection: Selection, population: str = FIXED) -> str:
     lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
     if population == REINFERRED:
         lines.append(run.origin.sentence())
+    lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
 
 
@@ -211,11 +214,17 @@ class Inference:
         """A subject's row of participants.tsv."""
         gap = self.gap(answer)
         lower_bound = None if gap is None else round(gap["averages"]["amortization_gap"]["value"], 3)
-        return participant(answer, self.flags(answer), lower_bound)
+        novelty = self.novelty.columns(answer.subject, answer.sessions)
+        return participant(answer, self.flags(answer), lower_bound) | novelty
 
     def gap(self, answer: SubjectPosterior) -> dict | None:
         """What `diagnose` found of this very answer, None where it has not looked."""
         return kept_gap(self.workspace, answer.subject, self.key(answer.subject, answer.sessions))
+
+    @cached_property
+    def novelty(self) -> Novelty:
+        """How unlike the training cohort subjects are."""
+        return Novelty(self.model.novelty, self.origin.model, self.cohort, self.workspace.work / "novelty")
 
     def flags(self, answer: SubjectPosterior) -> list[str]:
         """What to look at before a subject is used."""
@@ -225,7 +234,7 @@ class Inference:
         if not answer.mask.all():
             flags.append("vertices without data")
         gap = self.gap(answer)
-        return flags + (gap["flags"] if gap else [])
+        return flags + (gap["flags"] if gap else []) + self.novelty.flags(answer.subject, answer.sessions)
 
     def methods(self, subjects: int) -> str:
         """The methods paragraph of this very run."""

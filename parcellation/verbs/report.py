@@ -12,6 +12,7 @@ from parcellation.manifest import natural
 from parcellation.meshes import find_geometry
 from parcellation.rendering import curvature
 from parcellation.report import ReportContent, write_report
+from parcellation.verbs.anatomy import anatomy
 from parcellation.verbs.checks import Recovery, recovery, retest, truth_folder
 from parcellation.verbs.gaps import gap_row
 from parcellation.verbs.infer import Inference, software_versions
@@ -36,14 +37,15 @@ def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> s
 
 
 def _content(run: Inference, subjects: list, found: Recovery | None, notes: tuple[str, ...]) -> ReportContent:
-    agreement = retest(run)
+    agreement, population = retest(run), run.population()
+    inferred = [(one.subject, one.sessions) for one in subjects]
     return ReportContent(
         title=f"Functional parcellation: {run.study.name}",
         summary=[*_summary(run, len(subjects)), *_origin(run), *notes],
         networks=run.networks,
         frame=run.export().frame,
         targets=run.ground.targets,
-        population=run.population(),
+        population=population,
         subjects=subjects,
         participants=[run.row(one) for one in subjects],
         **surfaces(run),
@@ -51,12 +53,13 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         reliability=found and found.reliability,
         retest=agreement and agreement.rows(),
         gaps=[gap_row(one.subject, gap) for one in subjects if (gap := run.gap(one)) is not None],
+        anatomy=anatomy(run.study, run.ground.region, population.probability),
         training_loss=_losses(run.workspace.model / "training_loss.tsv"),
         settings=run.study.resolved(),
         versions=software_versions(),
         citation=run.methods(len(subjects)),
-        warnings=_warnings(run),
-        notes=_notes(run, found),
+        warnings=[*_warnings(run), *run.novelty.warnings(inferred)],
+        notes=[*_notes(run, found), *run.novelty.notes(inferred)],
     )
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from parcellation.label_power import choose_label_power, refit_map
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.plates import Template, template_class
 from parcellation.training import CohortSource, Plan, anchor, fit, settle_population, warm_start
+from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
@@ -68,6 +70,7 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     arrays = cohort.feature_map.to_arrays()
     model = TrainedModel(family, cohort.identity, details, arrays)
     model = _calibrate(model, source)
+    model = replace(model, novelty=training_reference(model, cohort, source))
     save_model(workspace.model, model)
     _write_losses(workspace.model / "training_loss.tsv", losses)
     return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
