@@ -92,6 +92,12 @@ def draw_cohort(
     return Drawn(template, Observed(x * blank.mask[..., None], blank.mask, blank.covariates), values, labels)
 
 
+@pytest.fixture(autouse=True)
+def first_weights():
+    """Layers draw their first weights from the global generator: the same in every run and order of the tests."""
+    torch.manual_seed(0)
+
+
 class MemoryCohort:
     """What training and posterior ask of a cohort, over tensors in memory."""
 

@@ -7,8 +7,8 @@ import torch
 import yaml
 
 from pipelines.benchmarks import gre
-from pipelines.reproduce import experiments, race, search
-from pipelines.reproduce.claims import flatness, step_ratio
+from pipelines.reproduce import experiments, race, rates, search
+from pipelines.reproduce.claims import flatness, step_ratio, weights_ratio
 from pipelines.reproduce.experiments import Run, execute
 from pipelines.reproduce.methods import METHODS, data_sets
 from pipelines.reproduce.plan import arguments, key_of, races, runs, searches
@@ -40,14 +40,12 @@ def test_every_planned_run_is_one_that_can_be_executed(name):
 
 @pytest.mark.parametrize("name", ["small", "full"])
 def test_every_run_has_rates_that_were_searched_in_its_own_setting(name):
-    found = searches(config(name))
-    searched = {one.split("_rate-")[0]: options for one, options in found.items()}
+    searched = searches(config(name))
     for run, options in runs(config(name)).items():
         same = searched[key_of(run)]
         assert (same["method"], same["setting"]) == (options["method"], options["setting"])
         assert same["seed"] != options["seed"]
-    rows = {one["method"] for one in found.values() if one["row_rate"] != 1.0}
-    assert rows <= {method for method, one in METHODS.items() if one.rows}
+        assert len(same["row_grid"]) == 1 or METHODS[same["method"]].rows
 
 
 def test_the_benchmark_has_stored_rates():
@@ -72,8 +70,8 @@ def test_the_largest_size_is_for_ours():
 
 
 def test_options_come_back_from_the_command_line():
-    options = {"method": "cf_sa", "encoding_size": 4, "rate": 0.05}
-    assert arguments(options) == "--method cf_sa --encoding-size 4 --rate 0.05"
+    options = {"method": "cf_sa", "encoding_size": 4, "grid": [0.05, 0.1]}
+    assert arguments(options) == "--method cf_sa --encoding-size 4 --grid 0.05 0.1"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -146,15 +144,21 @@ def test_the_table_has_means_over_repetitions(tmp_path):
     assert (tmp_path / "figure1_unit.png").stat().st_size > 1000
 
 
-def test_the_search_takes_the_smallest_gap_and_counts_failures_as_worst(tmp_path):
+def test_a_search_tries_every_pair_of_rates():
+    tries = search.search(replace(SMALLEST, method="cf", steps=50), [0.01, 1e6], [1.0, 15.0])
+    assert [(one["rate"], one["row_rate"]) for one in tries] == [(0.01, 1), (0.01, 15), (1e6, 1), (1e6, 15)]
+    assert [one["gap"] is None for one in tries] == [False, False, True, True]
+
+
+def test_the_best_rates_have_the_smallest_gap_and_failures_are_worst(tmp_path):
     (tmp_path / "search").mkdir()
-    for rate, gap in ((0.1, None), (0.2, 3.0), (0.3, -0.01), (0.4, 0.5)):
-        run = dict(rate=rate, row_rate=15.0, gap=gap, steps_done=5, train_s=1.0, method="cf", setting="unit")
-        (tmp_path / "search" / f"exp1_unit_cf_rate-{rate}_row-15.json").write_text(json.dumps(run))
-    search.main(tmp_path)
+    gaps = {0.1: None, 0.2: 3.0, 0.3: -0.01, 0.4: 0.5}
+    tries = [dict(rate=rate, row_rate=15.0, gap=gap, steps_done=5, train_s=1.0) for rate, gap in gaps.items()]
+    (tmp_path / "search" / "exp1_unit_cf.json").write_text(json.dumps({"tries": tries}))
+    rates.main(tmp_path)
     assert yaml.safe_load((tmp_path / "rates.yaml").read_text()) == {"exp1_unit_cf": {"rate": 0.3, "row_rate": 15.0}}
-    with pytest.raises(ValueError, match="cf, unit: no rate of the grid trains it"):
-        search.best([run | {"gap": None}])
+    with pytest.raises(ValueError, match="exp1_unit_cf: no rate of the grid trains it"):
+        rates.best("exp1_unit_cf", tries[:1])
 
 
 def curve(*gaps: float | None) -> dict:
@@ -169,6 +173,7 @@ def test_the_step_ratio_is_that_of_the_slowest():
     assert flatness({"step_ms": 2.0, "peak_mib": 10}, {"step_ms": 3.0, "peak_mib": 11}) == pytest.approx(
         {"step_ms": 1.5, "peak_mib": 1.1}
     )
+    assert weights_ratio({"weights": 30}, {"weights": 10}) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,7 @@ def test_a_race_ends_at_half_a_nat_or_at_the_plateau(gaps, times, end, monkeypat
     found = race.race(Run("cf_sa"), ours=0.2)
     assert (found["times"], found["end"], len(found["tries"])) == (times, end, len(gaps))
     assert race.seconds_to(curve(9.0, None, 0.5)) == 1.0
-    assert race.seconds_to(curve(9.0, 0.6)) == 77.0
+    assert race.seconds_to(curve(0.1, 0.6)) == 77.0  # before training does not count
 
 
 def test_the_benchmark_names_its_figures_and_what_could_not_run():

@@ -25,3 +25,8 @@ def step_ratio(ours: Sequence[dict], baseline: dict) -> float | None:
 def flatness(small: dict, large: dict) -> dict[str, float]:
     """Step time and memory of a large size, relative to those of a small one."""
     return {name: large[name] / small[name] for name in ("step_ms", "peak_mib")}
+
+
+def weights_ratio(rival: dict, ours: dict) -> float:
+    """How many times the weights of ours a rival has."""
+    return rival["weights"] / ours["weights"]

@@ -38,9 +38,9 @@ from parcellation.training import DataSets, Plan, Source, Whole, fit
 from pipelines.reproduce.methods import METHODS, SAMPLES, data_sets
 
 SETTINGS = {"unit": (1.0, 1.0, 1.0), "paper": (1.0, 0.2, 0.05)}
-DRAWS = 100
+DRAWS = 100  # of a gap, over all data sets
 UNSEEN = 5  # data sets
-TRIED = 15  # steps on a copy: libraries are then loaded, and it is known how many steps fit in a limit of time
+TRIED, LOADED = 15, 2  # steps on a copy, which tell how many fit in a limit of time; in the first, libraries are loaded
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ def apart(function: Callable[[], Any]) -> Any:
         process.join()
 
 
-def bound(run: Run, approximation: Approximation, full: Batch) -> tuple[float, float]:
+def bound(run: Run, approximation: Approximation, full: Batch, draws: int) -> tuple[float, float]:
     """Gap to the exact evidence and its Monte-Carlo error, in nats: all data, float64, the same draws every time."""
     double = Batch.full(run.template.plates, full.seen.to("cpu", torch.float64))
     noise = gaussian_noise(torch.Generator().manual_seed(1), "cpu", torch.float64)
-    found = elbo(copy.deepcopy(approximation).double(), double, noise, DRAWS)
+    found = elbo(copy.deepcopy(approximation).double(), double, noise, draws)
     return float(run.template.log_evidence(double.seen)) - found.mean, found.standard_error
 
 
@@ -129,8 +129,8 @@ class Record:
 
     def _evaluate(self, approximation: Approximation) -> tuple[float, float]:
         if self.full is not None:
-            return bound(self.run, approximation, self.full)
-        found = [bound(self.run, approximation, self.run.data(1 + k)) for k in range(UNSEEN)]
+            return bound(self.run, approximation, self.full, DRAWS)
+        found = [bound(self.run, approximation, self.run.data(1 + k), DRAWS // UNSEEN) for k in range(UNSEEN)]
         gaps, errors = zip(*found, strict=True)
         return sum(gaps) / UNSEEN, sum(error**2 for error in errors) ** 0.5 / UNSEEN
 
@@ -169,13 +169,25 @@ def execute(run: Run) -> dict:
 
 def _affordable(run: Run, approximation: Approximation, source: Source | DataSets, batch: int) -> int:
     """Steps to plan for: those asked for, or as many as fit in the limit of time."""
-    times = []
+    times: list[float] = []
+
+    def enough() -> bool:
+        return len(times) > LOADED + 1 and times[-1] - times[LOADED] > 0.05 * run.limit_s
+
     plan = Plan(TRIED, batch, run.rate, run.seed, {}, row_rate=run.row_rate)
     try:
-        fit(copy.deepcopy(approximation), source, plan, progress=lambda *_: times.append(time.process_time()))
+        fit(
+            copy.deepcopy(approximation),
+            copy.copy(source),
+            plan,
+            progress=lambda *_: times.append(time.process_time()),
+            stop=enough,
+        )
+    except Stopped:
+        pass
     except BadData:
         return run.steps  # which will fail too
-    step = (times[-1] - times[2]) / (TRIED - 3)
+    step = (times[-1] - times[LOADED]) / (len(times) - 1 - LOADED)
     return max(1, min(run.steps, int(0.95 * run.limit_s / step)))
 
 
@@ -213,18 +225,27 @@ def _train(run: Run, approximation, source: Source | DataSets, batch: int, recor
     return done, ""
 
 
+def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The fields of a run as options."""
+    for one in fields(Run):
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
+    return parser
+
+
+def stored_rates(options: dict) -> dict:
+    """Options of a run with the rates that the file `rates`, if there is one, has under `key`."""
+    rates, key = options.pop("rates"), options.pop("key")
+    return options | (yaml.safe_load(rates.read_text(encoding="utf-8"))[key] if rates else {})
+
+
 def main() -> None:
     """Run one experiment from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    for one in fields(Run):
-        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
     parser.add_argument("--rates", type=Path, help="file of rates by key, which then count")
     parser.add_argument("--key", help="whose rates")
-    options = vars(parser.parse_args())
-    out, rates, key = (options.pop(name) for name in ("out", "rates", "key"))
-    if rates is not None:
-        options |= yaml.safe_load(rates.read_text(encoding="utf-8"))[key]
+    options = stored_rates(vars(add_options(parser).parse_args()))
+    out = options.pop("out")
     write_json(out, execute(Run(**options)))
 
 

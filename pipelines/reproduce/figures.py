@@ -17,7 +17,9 @@ NAMES = {
     "adavi_sa": "ADAVI(sa)",
 }
 COLOURS = {name: f"C{number}" for number, name in enumerate(NAMES)}
+MARKERS = dict(zip(NAMES, "os^Dvx+P*", strict=True))
 FLOOR = 1e-3  # nats: below, a gap is none, and a logarithmic axis needs an end
+GAP = f"gap to the log evidence\n(nats, {FLOOR:g} at least)"
 
 
 def draw(folder: Path, numbers: pd.DataFrame, curves: pd.DataFrame) -> None:
@@ -41,7 +43,7 @@ def convergence(curves: pd.DataFrame, path: Path) -> None:
             axis.fill_between(x, low, high, alpha=0.2, color=COLOURS[method], linewidth=0)
     for axis, label in zip(axes, ("step", "seconds of training"), strict=True):
         axis.set(xlabel=label, yscale="log", xscale="log")
-    axes[0].set_ylabel("gap to the log evidence (nats)")
+    axes[0].set_ylabel(GAP)
     _save(figure, axes[0], path)
 
 
@@ -52,7 +54,7 @@ def encoding_sizes(chosen: pd.DataFrame, path: Path) -> None:
     axis.errorbar(
         sizes, chosen["gap_mean"].clip(lower=FLOOR), chosen["gap_std"], marker="o", capsize=3, color=COLOURS["pavi_f"]
     )
-    axis.set(xlabel="numbers in a group's encoding", ylabel="gap to the log evidence (nats)", yscale="log")
+    axis.set(xlabel="numbers in a group's encoding", ylabel=GAP, yscale="log")
     axis.set_xscale("log", base=2)
     axis.set_xticks(sizes, [f"{size}" for size in sizes])
     _save(figure, None, path)
@@ -61,7 +63,7 @@ def encoding_sizes(chosen: pd.DataFrame, path: Path) -> None:
 def scaling(chosen: pd.DataFrame, path: Path) -> None:
     """Experiment 3: gap, weights, seconds, milliseconds of a step and memory against the number of groups."""
     columns = {
-        "gap": "gap to the log evidence (nats)",
+        "gap": GAP,
         "weights": "weights",
         "weights_of_groups": "weights of single groups",
         "train_s": "seconds of training",
@@ -73,12 +75,16 @@ def scaling(chosen: pd.DataFrame, path: Path) -> None:
         for method, rows in chosen.groupby("method", sort=False):
             rows = rows[rows[f"{name}_mean"] > 0] if name == "weights_of_groups" else rows
             mean = rows[f"{name}_mean"].clip(lower=FLOOR)
-            axis.errorbar(
-                rows["groups"], mean, rows[f"{name}_std"], marker="o", ms=4, label=NAMES[method], color=COLOURS[method]
-            )
+            style = dict(label=NAMES[method], color=COLOURS[method], marker=MARKERS[method], fillstyle="none", lw=1)
+            axis.errorbar(rows["groups"], mean, rows[f"{name}_std"], **style)
         axis.set(ylabel=label, xscale="log", yscale="log")
+    axes[1, 2].set_yscale("linear")
+    axes[1, 2].set_ylim(0, 1.2 * chosen["peak_mib_mean"].max())
+    sizes = sorted(set(chosen["groups"]))
     for axis in axes[1]:
         axis.set_xlabel("groups")
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.tick_params(axis="x", which="minor", labelbottom=False)
     _save(figure, axes[0, 0], path)
 
 

@@ -33,23 +33,20 @@ def key_of(name: str) -> str:
 
 
 def searches(config: dict) -> dict[str, dict]:
-    """Options, with rates, of the runs of the search, by name: the largest size that is searched, the fewest steps."""
+    """Options of `search` by key: the largest size that is searched, the fewest steps."""
     search, found = config["search"], {}
     for one in _every(config | {"repetitions": 1}):
         if one["groups"] > search["most_groups"] or one["encoding_size"] not in SEARCHED_SIZES:
             continue
-        for rate, row_rate in itertools.product(search["rates"], search["row_rates"].get(one["method"], [1.0])):
-            options = {name: value for name, value in one.items() if name != "experiment"} | {
-                "seed": search["seed"],
-                "points": 1,
-                "limit_s": min(one["limit_s"], search["limit_s"]),
-                "rate": rate,
-                "row_rate": row_rate,
-            }
-            name = f"{key(one)}_rate-{rate}_row-{row_rate}"
-            known = found.get(name, options)
-            if (known["groups"], -known["steps"]) <= (options["groups"], -options["steps"]):
-                found[name] = options
+        options = {name: value for name, value in one.items() if name not in ("experiment", "points")} | {
+            "seed": search["seed"],
+            "limit_s": min(one["limit_s"], search["limit_s"]),
+            "grid": search["rates"],
+            "row_grid": search["row_rates"].get(one["method"], [1.0]),
+        }
+        known = found.get(key(one), options)
+        if (known["groups"], -known["steps"]) <= (options["groups"], -options["steps"]):
+            found[key(one)] = options
     return found
 
 
@@ -94,5 +91,9 @@ def _every(config: dict) -> Iterator[dict]:
 
 
 def arguments(options: dict) -> str:
-    """The options as the command line of `experiments` takes them."""
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+    """The options as the command lines of `experiments`, `search` and `race` take them."""
+    words = []
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return " ".join(words)

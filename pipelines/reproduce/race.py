@@ -9,13 +9,11 @@ too or at its plateau: three times the time makes its gap less than a tenth smal
 
 import argparse
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from parcellation.files import write_json
-from pipelines.reproduce.experiments import Run, execute
+from pipelines.reproduce.experiments import Run, add_options, execute, stored_rates
 
 TIMES = (1, 3, 10, 30, 100)
 LEVEL = 0.5  # nats
@@ -24,7 +22,8 @@ PLATEAU = 0.9
 
 def seconds_to(run: dict, level: float = LEVEL) -> float:
     """Seconds of training to the first evaluation with a gap of this level or less; all of them where it has none."""
-    there = [one["seconds"] for one in run["points"] if one["gap"] is not None and one["gap"] <= level]
+    trained = [one for one in run["points"] if one["step"] and one["gap"] is not None]
+    there = [one["seconds"] for one in trained if one["gap"] <= level]
     return there[0] if there else run["train_s"]
 
 
@@ -62,11 +61,8 @@ def main() -> None:
     parser.add_argument("--ours", type=Path, nargs="+", required=True)
     parser.add_argument("--rates", type=Path, required=True)
     parser.add_argument("--key", required=True)
-    for one in fields(Run):
-        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
-    options = vars(parser.parse_args())
-    out, ours, rates, key = (options.pop(name) for name in ("out", "ours", "rates", "key"))
-    options |= yaml.safe_load(rates.read_text(encoding="utf-8"))[key]
+    options = stored_rates(vars(add_options(parser).parse_args()))
+    out, ours = options.pop("out"), options.pop("ours")
     slowest = max(seconds_to(json.loads(path.read_text(encoding="utf-8"))) for path in ours)
     write_json(out, race(Run(**options), slowest))
 

@@ -1,41 +1,40 @@
-"""The best rates of a grid: python -m pipelines.reproduce.search build/reproduce/small
+"""One method at every pair of rates of a grid: what gap each ends with.
 
-Of every method, in every setting of every experiment, the pair of rates with the smallest gap after the search's runs
-is written to rates.yaml; a run that failed counts as the worst. A pair at the edge of the grid is said to be there.
+    python -m pipelines.reproduce.search OUT.json --grid 0.01 0.03 --row-grid 5 15 --method pavi_f --groups 100 ...
+
+Every pair trains from the same start on the same data, which no run of the experiments has. What fails counts as worst.
 """
 
-import json
-import math
-import sys
+import argparse
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
-from parcellation.files import write_text
-
-
-def best(runs: list[dict]) -> dict:
-    """Rates of the run with the smallest gap, and that gap; raises ValueError where all have failed."""
-    chosen = min(runs, key=lambda run: math.inf if run["gap"] is None else run["gap"])
-    if chosen["gap"] is None:
-        raise ValueError(f"{chosen['method']}, {chosen['setting']}: no rate of the grid trains it")
-    return {"rate": chosen["rate"], "row_rate": chosen["row_rate"]}
+from parcellation.files import write_json
+from pipelines.reproduce.experiments import Run, add_options, execute
 
 
-def main(folder: Path) -> None:
-    """Write rates.yaml, and search.tsv with every run, into the folder."""
-    groups: dict[str, list[dict]] = {}
-    lines = ["key\trate\trow_rate\tsteps\tgap\tseconds"]
-    for path in sorted((folder / "search").glob("*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
-        key = path.name.split("_rate-")[0]
-        groups.setdefault(key, []).append(run)
-        cells = (run["rate"], run["row_rate"], run["steps_done"], run["gap"], round(run["train_s"], 1))
-        lines.append("\t".join(map(str, (key, *cells))))
-    rates = {key: best(runs) for key, runs in groups.items()}
-    write_text(folder / "search.tsv", "\n".join([*lines, ""]))
-    write_text(folder / "rates.yaml", yaml.safe_dump(rates, default_flow_style=None))
+def search(run: Run, rates: Sequence[float], row_rates: Sequence[float]) -> list[dict]:
+    """The gap after the run's steps (None for a failure), steps and seconds at every pair of rates."""
+    tries = []
+    for rate, row_rate in itertools.product(rates, row_rates):
+        found = execute(replace(run, rate=rate, row_rate=row_rate, points=1))
+        known = {name: found[name] for name in ("rate", "row_rate", "gap", "steps_done", "train_s")}
+        tries.append(known)
+    return tries
+
+
+def main() -> None:
+    """Search from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--grid", type=float, nargs="+", required=True)
+    parser.add_argument("--row-grid", type=float, nargs="+", required=True)
+    options = vars(add_options(parser).parse_args())
+    out, rates, row_rates = (options.pop(name) for name in ("out", "grid", "row_grid"))
+    write_json(out, {"tries": search(Run(**options), rates, row_rates)})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from parcellation.files import write_text
-from pipelines.reproduce.claims import flatness, step_ratio
+from pipelines.reproduce.claims import flatness, step_ratio, weights_ratio
 from pipelines.reproduce.figures import NAMES, draw
 from pipelines.reproduce.race import seconds_to
 
@@ -56,7 +56,7 @@ def markdown(numbers: pd.DataFrame, lines: list[str]) -> str:
     rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in numbers.to_dict("records"):
         cells = [
-            row["experiment"], row["setting"], NAMES[row["method"]], row["groups"], row["encoding_size"],
+            row["experiment"], row["setting"], NAMES[row["method"]], row["groups"], row["encoding_size"] or "-",
             f"{row['steps_done_mean']:.0f}", _pair(row, "gap"), f"{row['weights_mean']:.0f}",
             f"{row['weights_of_groups_mean']:.0f}", _pair(row, "train_s"), _pair(row, "half_s"),
             f"{row['step_ms_mean']:.3g}", f"{row['peak_mib_mean']:.0f}", f"{row['failed_mean']:.0%}",
@@ -73,17 +73,21 @@ def claims(runs: list[dict]) -> list[str]:
         # Runs are in the order of their steps: the longest of each method stays.
         longest = {run["method"]: run for run in runs if _is(run, experiment="exp1", setting=setting, seed=seed)}
         rival = longest.pop("baseline", None)
-        if rival:
+        if rival and longest:
             ratio = _number(step_ratio(list(longest.values()), rival))
             lines.append(f"- exp1, {setting}, seed {seed}: the baseline's level in {ratio} times fewer steps")
     for setting, method in itertools.product(settings, ("pavi_f", "pavi_e")):
+        rivals = {run["groups"]: run for run in runs if _is(run, experiment="exp3", setting=setting, method="cf_sa")}
         sizes = {run["groups"]: run for run in runs if _is(run, experiment="exp3", setting=setting, method=method)}
-        large = max(sizes, default=0)
+        who, large = f"- exp3, {setting}, {NAMES[method]}", max(sizes, default=0)
+        if both := set(rivals) & set(sizes):
+            ratio = weights_ratio(rivals[max(both)], sizes[max(both)])
+            lines.append(f"{who}: at {max(both)} groups CF(sa) has {ratio:.3g} times the weights")
         if 200 in sizes and large > 200:
             ratio = flatness(sizes[200], sizes[large])
             lines.append(
-                f"- exp3, {setting}, {NAMES[method]}: from 200 to {large} groups, time of a step times "
-                f"{ratio['step_ms']:.3g}, memory times {ratio['peak_mib']:.3g}"
+                f"{who}: from 200 to {large} groups, time of a step times {ratio['step_ms']:.3g}, "
+                f"memory times {ratio['peak_mib']:.3g}"
             )
     return lines
 
