@@ -124,7 +124,7 @@ def test_wrong_random_effects_are_refused(setting, method, word):
     assert {found[name].verdict for name in ("population", "group")} == {word}
 
 
-CALIBRATED = ("log_kappa", "mu", "mu_subject", "mu_session", "log_kappa_session", "log_likelihood")
+CALIBRATED = ("log_kappa", "slope", "mu", "mu_subject", "mu_session", "log_kappa_session", "log_likelihood")
 
 
 @pytest.mark.slow
@@ -134,9 +134,7 @@ def test_the_parcellation_is_calibrated_where_the_prior_is_narrow(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", ["log_sigma", "logits_group"])
-@pytest.mark.xfail(
-    strict=True, reason="Gaussian, and subjects' profiles do not follow the sampled log_sigma: too narrow"
-)
+@pytest.mark.parametrize("site", ["log_epsilon", "log_sigma", "logits_group"])
+@pytest.mark.xfail(strict=True, reason="too narrow, as docs/method.md says: skewed posteriors, and a Gaussian flow")
 def test_the_parcellation_is_calibrated_in_all_else(site):
     assert proof("parcellation.narrow.hybrid")[site].verdict == "calibrated"
