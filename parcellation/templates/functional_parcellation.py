@@ -17,7 +17,7 @@ It is shared by a subject's sessions, so this sum does not add over sessions and
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from parcellation.networks import (
@@ -28,7 +28,7 @@ from parcellation.networks import (
     session_density,
     session_profiles,
 )
-from parcellation.plates import Observed, Site, Template, Values
+from parcellation.plates import Noise, Observed, Site, Template, Values
 
 MAP_SD = 2.5  # per contrast: networks of a prior map reach a mean largest share of .86 / .65 / .54 for K = 2 / 7 / 17
 
@@ -95,6 +95,20 @@ class FunctionalParcellation(Template):
         """log p(x | sites) with the label summed out, shape (*draws, S, 1, V); a vertex without data contributes 0."""
         seen = observed.mask.any(1, keepdim=True)
         return torch.where(seen, self.log_joint(values, observed).logsumexp(-1), 0.0)
+
+    def labels(self, values: Values, blank: Observed, noise: Noise) -> Int[Tensor, "S 1 V"]:
+        """Labels drawn from the population's map, one for every subject and vertex, shape (S, 1, V)."""
+        uniform = torch.special.ndtr(noise("z", (blank.mask.shape[0], 1, blank.mask.shape[2])))
+        steps = self.log_map(values).exp().cumsum(-1)[..., :-1]
+        return (uniform[..., None] > steps).sum(-1)
+
+    def observations(self, values: Values, blank: Observed, noise: Noise) -> Observed:
+        """Fingerprints about those of each vertex's label, which is drawn first: no site holds it."""
+        labels, D = self.labels(values, blank, noise), self.features
+        profiles = values["mu_session"].expand(*blank.mask.shape[:2], 1, -1, -1)[:, :, 0]  # (S, T, K, D)
+        at = labels[..., None].expand(*blank.mask.shape, D)
+        x = profiles.gather(2, at) + values["log_kappa_session"].exp()[..., None] * noise("x", (*blank.mask.shape, D))
+        return Observed(x * blank.mask[..., None], blank.mask, blank.covariates)
 
 
 TEMPLATE = FunctionalParcellation
