@@ -6,20 +6,29 @@ sum over labels. It is chosen by *predictive gain* between halves of a subject's
 lower bound on the information that two independent halves share about the labels beyond the population's map, largest
 when the posteriors are the right ones. With C sessions of equal noise and persistence rho, the evidence of their sum
 has 1 + (C - 1) rho times the variance of independent ones, hence power(C) = power(1) / (1 + (C - 1) rho).
+
+Two more things are chosen with it, where they gain more than one standard error over the model as it is: heavier tails
+(`networks.heavy_tailed`), and whose profiles a vertex is compared with. A session's own profile holds the noise that
+its vertices share, which then speaks for the labels that it was pooled by; the subject's has less of it, the
+population's none. The map beyond which gain counts is that of other training subjects: measured against a map that they
+are in themselves, subjects seem to have labels of their own where they only moved the map.
 """
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from parcellation.encoders import ENCODERS, NetworkPooling
 from parcellation.family import Family
 from parcellation.model_file import LabelPower, TrainedModel
+from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Batch, Observed
-from parcellation.scores import predictive_gain
+from parcellation.scores import subject_gains
 from parcellation.training import Source, chunks
 
 log = logging.getLogger(__name__)
@@ -27,7 +36,22 @@ log = logging.getLogger(__name__)
 POWERS = np.array(
     [1.0, 0.8, 0.6, 0.45, 0.33, 0.25, 0.18, 0.13, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.013, 0.01, 0.007, 0.005]
 )
+PROFILES = ("session", "subject", "population")  # the model's own first
+TAILS = (None, 20.0)
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
+VERTICES = 4000  # likewise: subjects differ more than that many vertices do
+HALF = 0.5  # count of a network at a vertex where nobody has it
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What one way to score labels gains: by training subject, nats a vertex, shape (subject,), and at power 1."""
+
+    profiles: str
+    tail: float | None
+    power: float
+    subjects: np.ndarray
+    untempered: float
 
 
 @torch.no_grad()
@@ -40,29 +64,27 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
     if "session" in model.family.template.reducible:
         log.info("label power: labels are each session's own in this model, so it stays 1")
         return LabelPower()
-    halves, correlations = [], []
+    halves, sessions = [], []
     for observed in _subjects(model, source):
         present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
         if len(present) < 2:
             continue
         cut = len(present) // 2
-        parts = [observed.select(1, present[:cut]), observed.select(1, present[cut : 2 * cut])]
-        halves.append([_evidence(model, part) for part in parts])
-        correlations.append(_persistence(model, parts))
+        sessions.append(cut)
+        halves.append([squares(model, observed.select(1, part)) for part in (present[:cut], present[cut : 2 * cut])])
     if len(halves) < 2:
         log.warning("label power: no two subjects have two sessions, so it stays 1 and is not checked")
         return LabelPower()
-    sessions = max(1, min(evidence.shape[0] for pair in halves for evidence in pair))
     group = _log_map(model)
-    gains = [_gain(halves, group, power) for power in POWERS]
-    best = float(POWERS[int(np.argmax(gains))])
-    persistence = float(np.clip(np.mean(correlations), 0, 1))
-    single = best * (1 + (sessions - 1) * persistence)
+    tried = [_best_power(_stack(halves, name), group, name, tail) for name in PROFILES for tail in TAILS]
+    best = _preferred(tried)
+    persistence = _persistence(halves, sessions, best.profiles)
+    single = min(1.0, best.power * (1 + (min(sessions) - 1) * persistence))
     log.info(
-        "label power: %.3f for one session, persistence %.2f; predictive gain %.4f nats a vertex, %.4f at power 1",
-        min(1.0, single), persistence, max(gains), gains[0],
+        "label power: %.3f for one session, persistence %.2f, tail %s, profiles of the %s; predictive gain %.4f nats a "
+        "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(), best.untempered,
     )  # fmt: skip
-    return LabelPower(min(1.0, single), persistence if best < 1 else 0.0, True)
+    return LabelPower(single, persistence if best.power < 1 else 0.0, True, best.tail, best.profiles)
 
 
 def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
@@ -70,39 +92,73 @@ def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
         yield chunk.seen
 
 
-def _centre(model: TrainedModel, observed: Observed) -> tuple[dict, dict]:
-    """Population medians, and a subject's summaries given them."""
-    family = model.family
-    centre = family.centre(observed)
-    encoder = _pooling(family)
-    return centre, encoder.summarise(observed, centre)
-
-
 def _pooling(family: Family) -> NetworkPooling:
     return family.encoder or ENCODERS[family.template.encoder](family.template, family.template.sites)
 
 
-def _evidence(model: TrainedModel, observed: Observed) -> np.ndarray:
-    """Log density of every session under every network, given the half's own profiles, shape (T, V, K)."""
-    _, summaries = _centre(model, observed)
-    profiles, _ = summaries.session
-    template = model.family.template
-    sessions = []
-    for t in range(observed.x.shape[1]):
-        one = observed.select(1, torch.tensor([t], device=observed.x.device))
-        evidence = template.log_emission(profiles[:, t : t + 1, None], summaries.noise[:, t : t + 1, None].log(), one)
-        sessions.append(evidence[0, 0])
-    return torch.stack(sessions).double().cpu().numpy()
+def squares(model: TrainedModel, observed: Observed) -> dict[str, Float[Tensor, "S V K"]]:
+    """|x - m|^2 / kappa^2 summed over sessions, by whose profiles m are: at most `VERTICES` vertices of them."""
+    centre = model.family.centre(observed)
+    summaries = _pooling(model.family).summarise(observed, centre)
+    count = observed.x.shape[2]
+    few = observed.select(2, torch.linspace(0, count - 1, min(count, VERTICES), device=observed.x.device).round().long())
+    profiles = {
+        "session": summaries.session[0][:, :, None],
+        "subject": summaries.subject[0][:, None, None],
+        "population": centre["mu"],
+    }
+    return {name: _square(m, summaries.noise, few) for name, m in profiles.items()}
+
+
+def _square(profiles: Tensor, noise: Tensor, observed: Observed) -> Tensor:
+    log_kappa = noise.log()[..., None]
+    return sum(session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))[:, 0]
+
+
+def _stack(halves: list, profiles: str) -> np.ndarray:
+    """Shape (half, subject, vertex, network)."""
+    return np.stack([np.concatenate([pair[side][profiles].cpu().numpy() for pair in halves]) for side in (0, 1)])
 
 
 def _log_map(model: TrainedModel) -> np.ndarray:
     blank = model.blank()
-    return model.family.template.log_map(model.family.centre(blank))[0, 0].double().cpu().numpy()
+    log_map = model.family.template.log_map(model.family.centre(blank))[0, 0].cpu().numpy()
+    return log_map[np.linspace(0, len(log_map) - 1, min(len(log_map), VERTICES)).round().astype(int)]
 
 
-def _gain(halves: list, group: np.ndarray, power: float) -> float:
-    first, second = (np.stack([_softmax(group + power * pair[side].sum(0)) for pair in halves]) for side in (0, 1))
-    return predictive_gain(first, second, np.exp(group))
+def _best_power(square: np.ndarray, group: np.ndarray, profiles: str, tail: float | None) -> Gain:
+    """The power of the grid that gains most. square: (half, subject, vertex, network); group: log map to start from."""
+    gains = []
+    for power in POWERS:
+        scores = -0.5 * power * square if tail is None else heavy_tailed(torch.from_numpy(square), power, tail).numpy()
+        gains.append(_crossed_gain(scores, group))
+    best = int(np.argmax([gain.mean() for gain in gains]))
+    return Gain(profiles, tail, float(POWERS[best]), gains[best], float(gains[0].mean()))
+
+
+def _crossed_gain(scores: np.ndarray, group: np.ndarray, passes: int = 3) -> np.ndarray:
+    """Gain of every subject beyond the map of the other half of the subjects; beyond everybody's where there are few.
+
+    scores: (half, subject, vertex, network).
+    """
+    number = np.arange(scores.shape[1])
+    folds = [number % 2 == 0, number % 2 == 1] if len(number) >= 4 else [number >= 0]
+    gains = np.empty(len(number))
+    for fold in folds:
+        others = scores[:, ~fold] if len(folds) > 1 else scores
+        map_of = group
+        for _ in range(passes):
+            counts = _softmax(map_of + others).mean(0).sum(0) + HALF
+            map_of = np.log(counts / counts.sum(-1, keepdims=True))
+        gains[fold] = subject_gains(*_softmax(map_of + scores[:, fold]), np.exp(map_of))
+    return gains
+
+
+def _preferred(tried: list[Gain]) -> Gain:
+    """The best of them, unless the first, the model as it is, is within a standard error of the difference."""
+    best, own = max(tried, key=lambda one: one.subjects.mean()), tried[0]
+    better = best.subjects - own.subjects
+    return best if better.mean() > better.std(ddof=1) / len(better) ** 0.5 else own
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
@@ -110,19 +166,26 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def _persistence(model: TrainedModel, parts: list[Observed]) -> float:
-    """Correlation over vertices, between two halves, of what a vertex's evidence has beyond its network's mean."""
-    residuals = []
-    labels = None
-    for part in parts:
-        evidence = _evidence(model, part).mean(0)
-        contrast = evidence - evidence.mean(-1, keepdims=True)
-        labels = contrast.argmax(-1) if labels is None else labels
-        own = np.take_along_axis(contrast, labels[:, None], -1)[:, 0]
-        for k in np.unique(labels):
-            own[labels == k] -= own[labels == k].mean()
-        residuals.append(own)
-    return float(np.corrcoef(*residuals)[0, 1])
+def _persistence(halves: list, sessions: list[int], profiles: str) -> float:
+    """Correlation over vertices, between two halves, of what a vertex's evidence has beyond its network's mean.
+
+    The mean over subjects. A half of several sessions is their sum, of which the correlation is that of two sessions
+    stepped up; what is returned is stepped down again (Spearman and Brown).
+    """
+    found = []
+    for pair, cut in zip(halves, sessions, strict=True):
+        residuals, labels = [], None
+        for half in pair:
+            contrast = -half[profiles][0].cpu().numpy()
+            contrast = contrast - contrast.mean(-1, keepdims=True)
+            labels = contrast.argmax(-1) if labels is None else labels
+            own = np.take_along_axis(contrast, labels[:, None], -1)[:, 0]
+            for k in np.unique(labels):
+                own[labels == k] -= own[labels == k].mean()
+            residuals.append(own)
+        correlation = np.corrcoef(*residuals)[0, 1]
+        found.append(correlation / (cut - (cut - 1) * correlation))
+    return float(np.clip(np.mean(found), 0, 1))
 
 
 @torch.no_grad()
@@ -141,12 +204,19 @@ def refit_map(model: TrainedModel, source: Source, passes: int = 10) -> None:
             family.fixed["logits_group"] = encoding
 
 
-def _tempered_labels(model: TrainedModel, encoder, chunk: Batch) -> dict[str, Tensor]:
-    observed = chunk.seen
+def _tempered_labels(model: TrainedModel, encoder: NetworkPooling, chunk: Batch) -> dict[str, Tensor]:
+    observed, chosen = chunk.seen, model.label_power
     centre = model.family.centre(observed)
     summaries = encoder.summarise(observed, centre)
-    power = model.label_power.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))[..., None]
-    evidence = encoder.evidence(observed, summaries.session, summaries.noise)
-    _, labels = encoder.labels.assign(evidence, encoder.labels.start(centre, observed), power)
+    known = {
+        "mu": centre["mu"],
+        "mu_subject": summaries.subject[0][:, None, None],
+        "mu_session": summaries.session[0][:, :, None],
+        "logits_group": centre["logits_group"],
+        "log_kappa_session": summaries.noise.log()[..., None],
+    }
+    power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
+    joint = model.family.template.log_joint(chosen.compared(known), observed, power, chosen.tail)
+    labels = {"assignment": joint.softmax(-1)}
     someone = observed.mask.any(-1).any(1)
     return encoder.labels.statistics(labels, someone) | {"subjects": someone.sum()}

@@ -6,6 +6,7 @@ that is needed to check a new cohort against the model: mesh, vertices, targets,
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,19 +27,34 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class LabelPower:
-    """How much of its evidence about a label a vertex is believed.
+    """How much of its evidence about a label a vertex is believed, and how the evidence is measured.
 
     single: the power for one session; persistence: share of a vertex's deviation from its network that lasts over a
     subject's sessions, so that T sessions say less than T times as much. checked: whether they were chosen on data.
+    tail: None for Gaussian evidence, else the degrees of freedom of `networks.heavy_tailed`, inside which the power is.
+    profiles: whose fingerprints a vertex is compared with: the `session`'s own as the model has it, the `subject`'s or
+    the `population`'s, which the noise of the subject's own data is less in.
     """
 
     single: float = 1.0
     persistence: float = 0.0
     checked: bool = False
+    tail: float | None = None
+    profiles: str = "session"
 
     def at(self, sessions):
         """The power for this number of sessions with data (a number, array or tensor, elementwise)."""
         return self.single / (1 + self.persistence * (sessions - 1) * (sessions > 1))
+
+    @property
+    def plain(self) -> bool:
+        """Whether label probabilities are the model's own, exact given its sites."""
+        return self.single == 1 and self.persistence == 0 and self.tail is None and self.profiles == "session"
+
+    def compared(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The sites' values with the profiles that vertices are compared with in the place of the session's."""
+        chosen = {"session": "mu_session", "subject": "mu_subject", "population": "mu"}[self.profiles]
+        return {**values, "mu_session": values[chosen]} if chosen in values else dict(values)
 
 
 @dataclass(frozen=True)

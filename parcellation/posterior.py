@@ -109,8 +109,10 @@ class Posterior:
     @torch.no_grad()
     def labels(self, values: dict[str, Tensor], observed: Observed) -> Float[Tensor, "draws V K"]:
         """Label probabilities of every draw, shape (draws, V, K); exact given the draw and the model's label power."""
-        power = self.model.label_power.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
-        return self.template.log_joint(values, observed, power)[:, 0, 0].softmax(-1)
+        chosen = self.model.label_power
+        power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
+        tail = {} if chosen.tail is None else {"tail": chosen.tail}
+        return self.template.log_joint(chosen.compared(values), observed, power, **tail)[:, 0, 0].softmax(-1)
 
     def subject(self, subject: str, sessions: tuple[str, ...], observed: Observed, back: Callable) -> SubjectPosterior:
         """The answer for one subject; observed has shapes (1, T, V, D). `back` maps profiles to targets.

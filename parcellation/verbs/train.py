@@ -168,7 +168,7 @@ def _calibrate(model: TrainedModel, source: CohortSource) -> TrainedModel:
         return model
     power = choose_label_power(model, source)
     model = TrainedModel(model.family, model.identity, model.details, model.arrays, label_power=power)
-    if power.at(1) < 1 and "logits_group" in model.family.free:
+    if not power.plain and "logits_group" in model.family.free:
         refit_map(model, source)
     return model
 
