@@ -16,18 +16,17 @@ are in themselves, subjects seem to have labels of their own where they only mov
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from parcellation.encoders import ENCODERS, NetworkPooling
-from parcellation.family import Family
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
-from parcellation.plates import Batch, Observed
+from parcellation.plates import Observed, gaussian_noise
+from parcellation.posterior import pooling, tempered_labels
 from parcellation.scores import subject_gains
 from parcellation.training import Source, chunks
 
@@ -39,7 +38,7 @@ POWERS = np.array(
 PROFILES = ("session", "subject", "population")  # the model's own first
 TAILS = (None, 20.0)
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
-VERTICES = 4000  # likewise: subjects differ more than that many vertices do
+VERTICES = 2000  # likewise: subjects differ more than that many vertices do
 HALF = 0.5  # count of a network at a vertex where nobody has it
 
 
@@ -92,14 +91,10 @@ def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
         yield chunk.seen
 
 
-def _pooling(family: Family) -> NetworkPooling:
-    return family.encoder or ENCODERS[family.template.encoder](family.template, family.template.sites)
-
-
 def squares(model: TrainedModel, observed: Observed) -> dict[str, Float[Tensor, "S V K"]]:
     """|x - m|^2 / kappa^2 summed over sessions, by whose profiles m are: at most `VERTICES` vertices of them."""
     centre = model.family.centre(observed)
-    summaries = _pooling(model.family).summarise(observed, centre)
+    summaries = pooling(model.family).summarise(observed, centre)
     count = observed.x.shape[2]
     few = observed.select(2, torch.linspace(0, count - 1, min(count, VERTICES), device=observed.x.device).round().long())
     profiles = {
@@ -189,34 +184,37 @@ def _persistence(halves: list, sessions: list[int], profiles: str) -> float:
 
 
 @torch.no_grad()
-def refit_map(model: TrainedModel, source: Source, passes: int = 10) -> None:
-    """Set the population map to what the labels say at the model's label power."""
-    family, encoder = model.family, _pooling(model.family)
+def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
+    """Set the population map to what labels are at the model's label power, counted, with half a count a network more.
+
+    Evidence that is believed less leaves most of what a map is to its prior, and the mode of a broad normal prior is
+    far surer of a network than so few subjects can be.
+    """
     for _ in range(passes):
-        sums: dict[str, Tensor] = {}
-        for chunk in chunks(source, family.template, 8):
-            for name, value in _tempered_labels(model, encoder, chunk).items():
-                sums[name] = sums.get(name, 0) + value
-        encoding = encoder.labels.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
+        counts, subjects = 0, 0
+        for chunk in chunks(source, model.family.template, 8):
+            labels, someone = tempered_labels(model, chunk.seen), chunk.seen.mask.any(-1).any(1)
+            counts = counts + (someone[:, None, None] * labels[:, 0]).sum(0)
+            subjects = subjects + someone.sum()
+        known = counts.double() + HALF
+        _place(model, (known / known.sum(-1, keepdim=True)).log())
+
+
+def _place(model: TrainedModel, log_map: Float[Tensor, "V K"], steps: int = 6, draws: int = 16) -> None:
+    """Move the map's encoding until the mean map of its posterior is this one; its widths stay.
+
+    What a flow has learned to correct, and that a mean of probabilities is less sure than a median, is thereby undone.
+    """
+    family, blank = model.family, model.blank()
+    encoding, template = family.population_encodings()["logits_group"], family.template
+    basis = template.basis.to(log_map)
+    share = (encoding.log_precision + 2 * template.site("logits_group").prior({}, blank)[1].log()).sigmoid()
+    for _ in range(steps):
+        noise = gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype)
+        maps = template.log_map(family.draw_population(blank, noise, draws))[:, 0, 0]
+        missing = (log_map - maps.double().exp().mean(0).log()) @ basis.mT
+        encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
         if "logits_group" in family.free:
             family.free["logits_group"].set(encoding)
         else:
             family.fixed["logits_group"] = encoding
-
-
-def _tempered_labels(model: TrainedModel, encoder: NetworkPooling, chunk: Batch) -> dict[str, Tensor]:
-    observed, chosen = chunk.seen, model.label_power
-    centre = model.family.centre(observed)
-    summaries = encoder.summarise(observed, centre)
-    known = {
-        "mu": centre["mu"],
-        "mu_subject": summaries.subject[0][:, None, None],
-        "mu_session": summaries.session[0][:, :, None],
-        "logits_group": centre["logits_group"],
-        "log_kappa_session": summaries.noise.log()[..., None],
-    }
-    power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
-    joint = model.family.template.log_joint(chosen.compared(known), observed, power, chosen.tail)
-    labels = {"assignment": joint.softmax(-1)}
-    someone = observed.mask.any(-1).any(1)
-    return encoder.labels.statistics(labels, someone) | {"subjects": someone.sum()}
