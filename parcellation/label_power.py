@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 POWERS = np.array(
     [1.0, 0.8, 0.6, 0.45, 0.33, 0.25, 0.18, 0.13, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.013, 0.01, 0.007, 0.005]
 )
+STRONGER = np.array([4.0, 2.8, 2.0, 1.4])  # with a tail, which weakens all evidence, further powers
 PROFILES = ("session", "subject", "population")  # the model's own first
 TAILS = (None, 20.0)
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
@@ -78,12 +79,13 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
     tried = [_best_power(_stack(halves, name), group, name, tail) for name in PROFILES for tail in TAILS]
     best = _preferred(tried)
     persistence = _persistence(halves, sessions, best.profiles)
-    single = min(1.0, best.power * (1 + (min(sessions) - 1) * persistence))
+    most = 1.0 if best.tail is None else STRONGER[0]
+    single = float(min(most, best.power * (1 + (min(sessions) - 1) * persistence)))
     log.info(
         "label power: %.3f for one session, persistence %.2f, tail %s, profiles of the %s; predictive gain %.4f nats a "
         "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(), best.untempered,
     )  # fmt: skip
-    return LabelPower(single, persistence if best.power < 1 else 0.0, True, best.tail, best.profiles)
+    return LabelPower(single, persistence if single < most else 0.0, True, best.tail, best.profiles)
 
 
 def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
@@ -123,12 +125,14 @@ def _log_map(model: TrainedModel) -> np.ndarray:
 
 def _best_power(square: np.ndarray, group: np.ndarray, profiles: str, tail: float | None) -> Gain:
     """The power of the grid that gains most. square: (half, subject, vertex, network); group: log map to start from."""
+    powers = POWERS if tail is None else np.concatenate([STRONGER, POWERS])
     gains = []
-    for power in POWERS:
+    for power in powers:
         scores = -0.5 * power * square if tail is None else heavy_tailed(torch.from_numpy(square), power, tail).numpy()
         gains.append(_crossed_gain(scores, group))
-    best = int(np.argmax([gain.mean() for gain in gains]))
-    return Gain(profiles, tail, float(POWERS[best]), gains[best], float(gains[0].mean()))
+    means = np.array([gain.mean() for gain in gains])
+    best = int(means.argmax())
+    return Gain(profiles, tail, float(powers[best]), gains[best], float(means[powers == 1][0]))
 
 
 def _crossed_gain(scores: np.ndarray, group: np.ndarray, passes: int = 3) -> np.ndarray:

@@ -127,11 +127,19 @@ class Posterior:
 
     @torch.no_grad()
     def labels(self, values: dict[str, Tensor], observed: Observed) -> Float[Tensor, "draws V K"]:
-        """Label probabilities of every draw, shape (draws, V, K); exact given the draw and the model's label power."""
+        """Label probabilities of every draw, shape (draws, V, K); exact given the draw and the model's label power.
+
+        At a power the population's map enters by its mean over draws: p(k, x) = E[pi_k] p(x | k). Averaging
+        probabilities over draws of it instead would let the data say nothing about the map, and be less sure.
+        """
         chosen = self.model.label_power
         power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
+        if chosen.plain:
+            return self.template.log_joint(values, observed, power)[:, 0, 0].softmax(-1)
         tail = {} if chosen.tail is None else {"tail": chosen.tail}
-        return self.template.log_joint(chosen.compared(values), observed, power, **tail)[:, 0, 0].softmax(-1)
+        maps = self.template.log_map(values)
+        evidence = self.template.log_joint(chosen.compared(values), observed, power, **tail) - maps
+        return (maps.exp().mean(0).log() + evidence)[:, 0, 0].softmax(-1)
 
     def subject(self, subject: str, sessions: tuple[str, ...], observed: Observed, back: Callable) -> SubjectPosterior:
         """The answer for one subject; observed has shapes (1, T, V, D). `back` maps profiles to targets.
