@@ -7,8 +7,8 @@ lower bound on the information that two independent halves share about the label
 when the posteriors are the right ones. With C sessions of equal noise and persistence rho, the evidence of their sum
 has 1 + (C - 1) rho times the variance of independent ones, hence power(C) = power(1) / (1 + (C - 1) rho).
 
-Two more things are chosen with it, where they gain more than one standard error over the model as it is: heavier tails
-(`networks.heavy_tailed`), and whose profiles a vertex is compared with. A session's own profile holds the noise that
+Two more things are chosen with it: heavier tails (`networks.heavy_tailed`), and whose profiles a vertex is compared
+with; of the ways within a standard error of the best, the one most like the model itself. A session's own profile holds the noise that
 its vertices share, which then speaks for the labels that it was pooled by; the subject's has less of it, the
 population's none. The map beyond which gain counts is that of other training subjects: measured against a map that they
 are in themselves, subjects seem to have labels of their own where they only moved the map.
@@ -36,8 +36,9 @@ POWERS = np.array(
     [1.0, 0.8, 0.6, 0.45, 0.33, 0.25, 0.18, 0.13, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.013, 0.01, 0.007, 0.005]
 )
 STRONGER = np.array([4.0, 2.8, 2.0, 1.4])  # with a tail, which weakens all evidence, further powers
-PROFILES = ("session", "subject", "population")  # the model's own first
-TAILS = (None, 20.0)
+TAIL = 20.0
+# Whose profiles, and with what tail; the model's own way first, those that are less like it later.
+WAYS = (("session", None), ("subject", None), ("subject", TAIL), ("population", None), ("population", TAIL))
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 VERTICES = 2000  # likewise: subjects differ more than that many vertices do
 HALF = 0.5  # count of a network at a vertex where nobody has it
@@ -76,7 +77,7 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
         log.warning("label power: no two subjects have two sessions, so it stays 1 and is not checked")
         return LabelPower()
     group = _log_map(model)
-    tried = [_best_power(_stack(halves, name), group, name, tail) for name in PROFILES for tail in TAILS]
+    tried = [_best_power(_stack(halves, name), group, name, tail) for name, tail in WAYS]
     best = _preferred(tried)
     persistence = _persistence(halves, sessions, best.profiles)
     most = 1.0 if best.tail is None else STRONGER[0]
@@ -154,10 +155,13 @@ def _crossed_gain(scores: np.ndarray, group: np.ndarray, passes: int = 3) -> np.
 
 
 def _preferred(tried: list[Gain]) -> Gain:
-    """The best of them, unless the first, the model as it is, is within a standard error of the difference."""
-    best, own = max(tried, key=lambda one: one.subjects.mean()), tried[0]
-    better = best.subjects - own.subjects
-    return best if better.mean() > better.std(ddof=1) / len(better) ** 0.5 else own
+    """The first that gains no less than the best by more than a standard error of the difference over subjects."""
+    best = max(tried, key=lambda one: one.subjects.mean())
+    for one in tried:
+        less = best.subjects - one.subjects
+        if less.mean() <= less.std(ddof=1) / len(less) ** 0.5:
+            return one
+    return best
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

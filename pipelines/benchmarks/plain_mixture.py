@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 
 from parcellation.scores import predictive_gain, unit
 
-CONCENTRATIONS = np.geomspace(1, 32, 16)
+CONCENTRATIONS = np.geomspace(1, 32, 14)
 PASSES = 3
 HALF_COUNT = 0.5
 
