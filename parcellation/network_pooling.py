@@ -143,7 +143,9 @@ class NetworkPooling(nn.Module):
             session, noise = summaries.session, summaries.noise
         return summaries
 
-    def pooled(self, observed: Observed, assignment: Float[Tensor, "S _ V K"], s: Summaries, centre: Values) -> Summaries:
+    def pooled(
+        self, observed: Observed, assignment: Float[Tensor, "S _ V K"], s: Summaries, centre: Values
+    ) -> Summaries:
         """The summaries with networks averaged by these label probabilities instead."""
         labels = {**s.labels, "assignment": assignment}
         return _pool(observed, assignment, labels, centre["mu"][:, 0, 0], s.between, s.session, s.noise)

@@ -64,7 +64,10 @@ def profile_spread(reference: Float[Tensor, "K D"]) -> float:
 
 
 def session_square(
-    profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed, t: int
+    profiles: Float[Tensor, "*draws #S #T 1 K D"],
+    log_kappa: Float[Tensor, "*draws #S #T 1"],
+    observed: Observed,
+    t: int,
 ) -> Float[Tensor, "*draws S 1 V K"]:
     """|x - profile_k|^2 / kappa^2 of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
     x, mask = observed.x[:, t], observed.mask[:, t, :, None]  # (S, V, D), (S, V, 1)
@@ -75,7 +78,10 @@ def session_square(
 
 
 def session_density(
-    profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed, t: int
+    profiles: Float[Tensor, "*draws #S #T 1 K D"],
+    log_kappa: Float[Tensor, "*draws #S #T 1"],
+    observed: Observed,
+    t: int,
 ) -> Float[Tensor, "*draws S 1 V K"]:
     """log p(x | z = k, profiles, noise) of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
     square = session_square(profiles, log_kappa, observed, t)

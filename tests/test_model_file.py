@@ -84,7 +84,7 @@ def test_settled_populations_survive(drawn, tmp_path):
 def test_the_label_power_travels(drawn, tmp_path):
     batch = full(drawn.template, drawn.observed.to("cpu", torch.float32))
     model = model_of(drawn.template, batch, "hybrid")
-    power = LabelPower(0.3, 0.4, True)
+    power = LabelPower(0.3, 0.4, True, 20.0, "subject")
     again = save_model(
         tmp_path, TrainedModel(model.family, model.identity, model.details, model.arrays, label_power=power)
     )

@@ -85,7 +85,10 @@ class FunctionalParcellation(Template):
         return self.log_map(values) + heavy_tailed(square, power, tail)
 
     def log_emission(
-        self, profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed
+        self,
+        profiles: Float[Tensor, "*draws #S #T 1 K D"],
+        log_kappa: Float[Tensor, "*draws #S #T 1"],
+        observed: Observed,
     ) -> Float[Tensor, "*draws S 1 V K"]:
         """log p(x | z = k, profiles, noise), summed over sessions: shape (*draws, S, 1, V, K).
 

@@ -73,7 +73,9 @@ def _spherical_means(x: np.ndarray, networks: int, seed: int, passes: int = 50) 
     centres = unit(KMeans(networks, n_init=20, random_state=seed).fit(x).cluster_centers_)
     for _ in range(passes):
         member = (x @ centres.T).argmax(-1)
-        centres = unit(np.stack([x[member == k].sum(0) if (member == k).any() else centres[k] for k in range(networks)]))
+        centres = unit(
+            np.stack([x[member == k].sum(0) if (member == k).any() else centres[k] for k in range(networks)])
+        )
     return centres
 
 
