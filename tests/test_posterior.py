@@ -9,8 +9,8 @@ import torch
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
 from parcellation.model_file import LabelPower, TrainedModel
-from parcellation.plates import Observed
 from parcellation.networks import heavy_tailed, session_square
+from parcellation.plates import Observed
 from parcellation.posterior import Posterior, summarise_labels, tempered_labels
 from parcellation.training import Whole, settle_population, warm_start
 from tests.conftest import Drawn, draw_cohort, generator
