@@ -16,7 +16,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench-recovery bench-estimators bench-digits reproduce gpu-check clean
+BENCHES := $(addprefix bench-,recovery schemes populations estimators digits gre)
+.PHONY: help demo test test-slow lint $(BENCHES) reproduce gpu-check clean
 
 help:
 	@echo "make demo              posterior maps of Broca's area from real files, in build/demo"
@@ -24,8 +25,11 @@ help:
 	@echo "make test-slow         the long proofs"
 	@echo "make lint              style and import contracts only"
 	@echo "make bench-recovery    what is recovered of cohorts of known truth, beside rival methods"
+	@echo "make bench-schemes     the same for every scheme of the posterior and both models of labels"
 	@echo "make bench-estimators  variance and result of the gradient's estimators, on random effects"
 	@echo "make bench-digits      auto-encoders of handwritten digits: evidence, and its bounds"
+	@echo "make bench-gre         ours and rivals against the exact evidence of random effects"
+	@echo "make bench-populations new cohorts of another population: kept, inferred again, or trained anew"
 	@echo "make reproduce         the paper's experiments, judged against the exact evidence (SIZE=small or full)"
 	@echo "make gpu-check         the tests that need a CUDA device"
 	@echo "make clean             remove .venv, build and caches"
@@ -45,13 +49,17 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
 # Each benchmark prints a table and writes build/bench/NAME.json.
-bench-recovery bench-estimators bench-digits: bench-%: $(INSTALLED)
+$(BENCHES): bench-%: $(INSTALLED)
 	$(BIN)/python -m pipelines.benchmarks.$*
 
 # The workflow engine wants other versions of shared libraries than we do, so it has an environment of its own.
 SIZE ?= small
+CORES ?= all
+# FROM: an archive of finished runs to go on from.
 reproduce: $(INSTALLED) $(ENGINE)
-	.venv-workflow/bin/snakemake -s pipelines/reproduce/Snakefile --configfile pipelines/reproduce/$(SIZE).yaml -c all
+	$(if $(FROM),$(BIN)/python -m pipelines.reproduce.archive unpack $(FROM) build/reproduce/$(SIZE))
+	.venv-workflow/bin/snakemake -s pipelines/reproduce/Snakefile --configfile pipelines/reproduce/$(SIZE).yaml \
+	  --rerun-triggers mtime -c $(CORES)
 
 $(ENGINE):
 	@test -x .venv-workflow/bin/python || $(PYTHON) -m venv .venv-workflow

@@ -18,13 +18,13 @@ class Approximation(Protocol):
     """q(theta | x) of one template grounded at the cardinalities `cards`.
 
     free: for every site with parameters of its own ground variables, a module whose `rows` (an embedding) has one row
-    a variable, and whose `sparse` says that a row moves only in the steps that visit it. schemes: what each site is,
-    for a checkpoint to tell one training from another.
+    a variable, and whose `sparse` says that a row moves only in the steps that visit it. settings: what it was made
+    with, as JSON values, for a checkpoint to tell one training from another.
     """
 
     template: Template
     cards: Mapping[str, int]
-    schemes: Mapping[str, str]
+    settings: Mapping[str, Any]
     free: Any
 
     def encodings(self, batch: Batch) -> Mapping[str, Any]:

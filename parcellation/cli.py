@@ -111,6 +111,16 @@ def _study_argument(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--model", type=Path, help="a trained model to apply, in place of the study's")
 
 
+def _infer_arguments(verb: argparse.ArgumentParser) -> None:
+    _study_argument(verb)
+    verb.add_argument(
+        "--population",
+        choices=("fixed", "reinferred"),
+        default="fixed",
+        help="the model's (default), or inferred again from the whole cohort, 20 subjects or more",
+    )
+
+
 def _index_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("study", type=Path, nargs="?", metavar="STUDY", help="the study file")
     verb.add_argument("--manifest", type=Path, metavar="FILE", help="check this manifest by itself")
@@ -130,6 +140,7 @@ def _demo_arguments(verb: argparse.ArgumentParser) -> None:
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "index": _index_arguments,
+    "infer": _infer_arguments,
     "simulate": _simulate_arguments,
     "demo": _demo_arguments,
 }
@@ -154,6 +165,8 @@ def _run(options: argparse.Namespace) -> str:
         return _verb(options, "check_manifest")(options.manifest, options.strict)
     # A wrong study is found before a verb's libraries are loaded, which takes seconds.
     study = _study(options)
+    if options.verb == "infer":
+        return _verb(options)(study, selection, options.population)
     return _verb(options)(study, selection)
 
 

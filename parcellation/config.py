@@ -106,7 +106,7 @@ class Model(Section):
     template: str = "functional_parcellation"
     networks: int = Field(default=2, ge=2, le=1000)
     names: list[str] | None = None
-    scheme: Literal["hybrid", "free", "encoded"] = "hybrid"
+    scheme: Literal["hybrid", "free", "encoded"] | dict[str, Literal["free", "encoded"]] = "hybrid"
     flows: dict[str, str] = Field(default={}, description="flow of a site by name; the others have an affine one")
     encoding_size: int | None = Field(
         default=None, ge=1, description="numbers in a free row; as many as the encoding has, if unset"

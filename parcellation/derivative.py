@@ -1,6 +1,6 @@
 """The files around the maps that make a folder a BIDS derivative: description, participants, ignore list, citation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +68,7 @@ def participant(posterior, flags: Sequence[str] = (), amortization_gap: float | 
 def write_dataset(
     out: Path,
     name: str,
-    study_digest: str,
+    facts: Mapping[str, object],
     participants: Sequence[dict],
     *,
     sources: Sequence[str] = (),
@@ -77,14 +77,15 @@ def write_dataset(
 ) -> None:
     """Write the files at the root of the derivative.
 
-    study_digest: hash of the resolved study; participants: rows of `participant`; sources: addresses or names of the
-    data sets that the maps come from; citation: see `methods_text`. Raises BadData when two subjects get one label.
+    facts: what is said of the software's run, such as the hash of the resolved study; participants: rows of
+    `participant`; sources: addresses or names of the data sets that the maps come from; citation: see `methods_text`.
+    Raises BadData when two subjects get one label.
     """
     table = pandas.DataFrame(list(participants), columns=list(COLUMNS))
     doubled = table.loc[table.participant_id.duplicated(keep=False), "source_subject"].tolist()
     if doubled:
         raise BadData(f"{out}: expected subjects whose names differ in letters and digits, got {', '.join(doubled)}")
-    software = {"Name": "parcellation", "Version": __version__, "StudySHA256": study_digest}
+    software = {"Name": "parcellation", "Version": __version__, **facts}
     description = {
         "Name": name,
         "BIDSVersion": BIDS_VERSION,
@@ -100,12 +101,28 @@ def write_dataset(
 
 
 def methods_text(
-    *, region: str, vertices: int, space: str, targets: int, networks: int, trained_on: int, subjects: int, draws: int
+    *,
+    region: str,
+    vertices: int,
+    space: str,
+    targets: int,
+    networks: int,
+    trained_on: int,
+    subjects: int,
+    draws: int,
+    population_of: int | None = None,
 ) -> str:
     """The methods paragraph of a run, with references, as Markdown.
 
-    trained_on: subjects that the model was trained on; subjects: those that maps were made for.
+    trained_on: subjects that the model was trained on; subjects: those that maps were made for; population_of: subjects
+    that the population was inferred again from, None where it is the model's.
     """
+    again = (
+        f"The population's networks, their map and the variation between people were then inferred again from the "
+        f"{population_of} subjects of the present cohort by expectation-maximisation, starting at the trained ones; "
+        f"the rest of the model was not changed. "
+    )
+    then = "Given this population, maps" if population_of else "Maps"
     references = "\n".join(f"{number}. {text}" for number, text in enumerate(REFERENCES, 1))
     return (
         "# How to describe and cite these maps\n\n"
@@ -114,8 +131,9 @@ def methods_text(
         f"series with {targets} cortical targets. A hierarchical Bayesian model with population, subject, session and "
         f"vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] with "
         f"parcellation {__version__}; its levels between and within subjects follow the multi-session hierarchical "
-        f"model of [2]. Maps of {subjects} subjects were then inferred without further training. Network "
-        f"probabilities are means over {draws} posterior draws, a vertex's label is its most probable network, and "
-        f"entropy is given in bits. For data of the Human Connectome Project, cite [3] as well.\n\n"
+        f"model of [2]. {again if population_of else ''}{then} of {subjects} subjects were then inferred without "
+        f"further training. Network probabilities are means over {draws} posterior draws, a vertex's label is its most "
+        f"probable network, and entropy is given in bits. For data of the Human Connectome Project, cite [3] as well."
+        f"\n\n"
         f"{references}\n"
     )

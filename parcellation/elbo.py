@@ -35,10 +35,18 @@ class TrainingLoss:
 
 @dataclass(frozen=True)
 class Elbo:
-    """Evidence lower bound in nats: mean over draws and its Monte-Carlo standard error."""
+    """Evidence lower bound in nats: mean over draws and its Monte-Carlo standard error.
+
+    Raises TypeError for anything but numbers, a training loss or its tensor among it.
+    """
 
     mean: float
     standard_error: float
+
+    def __post_init__(self):
+        if not isinstance(self.mean, float) or not isinstance(self.standard_error, float):
+            got = ", ".join(type(part).__name__ for part in (self.mean, self.standard_error))
+            raise TypeError(f"an ELBO is made by `elbo`, of two floats; got {got}")
 
 
 Estimator = Callable[[Approximation, Batch, Noise], TrainingLoss]
@@ -76,8 +84,10 @@ training_loss: Estimator = path_gradient  # what a study is trained with
 
 
 def elbo(family: Approximation, batch: Batch, noise: Noise, draws: int = 100) -> Elbo:
-    """The evidence lower bound with all data; raises ValueError for a reduced batch."""
+    """The evidence lower bound with all data; raises ValueError for a reduced batch, or draws too few for an error."""
     check_whole(batch, "an ELBO")
+    if draws < 2:
+        raise ValueError(f"an ELBO has a standard error: expected draws >= 2, got {draws}")
     with torch.no_grad():
         encodings = family.encodings(batch)
         totals = torch.stack(

@@ -18,18 +18,35 @@ from parcellation.encoders import Encoding, encoder_class
 from parcellation.errors import UsageError
 from parcellation.flows import log_density
 from parcellation.free_encoding import FreeEncoding
-from parcellation.plates import Batch, Noise, Observed, Template, Values
+from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
+from parcellation.summary_bank import Pooling, SummaryBank
 from parcellation.warped_flows import build_flow
 
 
-def scheme_sites(template: Template, scheme: str) -> dict[str, str]:
-    """`free` or `encoded` for every site, from a scheme: free (PAVI-F), encoded (PAVI-E) or hybrid."""
+def scheme_sites(template: Template, scheme: str | Mapping[str, str]) -> dict[str, str]:
+    """`free` or `encoded` for every site, from a scheme: free (PAVI-F), encoded (PAVI-E) or hybrid.
+
+    A mapping says it of some sites by name; the others are as in the hybrid. Raises UsageError for anything else.
+    """
     population = {site.name for site in template.population_sites()}
+    hybrid = {site.name: "free" if site.name in population else "encoded" for site in template.sites}
+    if isinstance(scheme, Mapping):
+        check_sites(template, "model.scheme", scheme)
+        if wrong := {kind for kind in scheme.values() if kind not in ("free", "encoded")}:
+            raise UsageError(f"model.scheme: expected free or encoded for a site, got {', '.join(map(repr, wrong))}")
+        return hybrid | dict(scheme)
     if scheme == "hybrid":
-        return {site.name: "free" if site.name in population else "encoded" for site in template.sites}
+        return hybrid
     if scheme not in ("free", "encoded"):
         raise UsageError(f"model.scheme: expected free, encoded or hybrid, got {scheme!r}")
-    return {site.name: scheme for site in template.sites}
+    return dict.fromkeys(hybrid, scheme)
+
+
+def check_sites(template: Template, what: str, named: Mapping[str, object]) -> None:
+    """Raises UsageError when a mapping names a site that the template does not have."""
+    there = [site.name for site in template.sites]
+    if unknown := sorted(named.keys() - set(there)):
+        raise UsageError(f"{what}: expected sites among {', '.join(there)}, got {', '.join(unknown)}")
 
 
 @dataclass(frozen=True)
@@ -43,24 +60,29 @@ class Draw:
 class Family(nn.Module):
     """q for one template grounded at the full cardinalities `cards`.
 
-    flow: name of the flow of every site, or of some sites by theirs; by default `centred` for free sites on the
-    outermost plate, whose rows are visited rarely, and `precision` for the others. encoding_size: numbers in a free row
-    and in a deep set's encodings, which are then vectors to decode; None for rows that are the encodings themselves.
+    scheme: see `scheme_sites`. flow: name of the flow of every site, or of some sites by theirs; by default `centred`
+    for free sites on the outermost plate, whose rows are visited rarely, and `precision` for the others. encoding_size:
+    numbers in a free row and in a deep set's encodings, which are then vectors to decode; None for rows that are the
+    encodings themselves.
+    bank: encode population sites from all members of the outermost plate, as last visited, instead of from the batch
+    (see `summary_bank`).
     """
 
     def __init__(
         self,
         template: Template,
         cards: Mapping[str, int],
-        scheme: str = "hybrid",
+        scheme: str | Mapping[str, str] = "hybrid",
         flow: str | Mapping[str, str] | None = None,
         encoder: str | None = None,
         encoding_size: int | None = None,
+        bank: bool = False,
         **encoder_settings,
     ):
         super().__init__()
+        scheme = scheme if isinstance(scheme, str) else dict(scheme)
         self.settings = dict(cards=dict(cards), scheme=scheme, flow=flow, encoder=encoder, encoding_size=encoding_size)
-        self.settings |= encoder_settings
+        self.settings |= ({"bank": True} if bank else {}) | encoder_settings
         self.template, self.cards, self.schemes = template, dict(cards), scheme_sites(template, scheme)
         self.generative = template.generative
         encoded = [site for site in template.sites if self.schemes[site.name] == "encoded"]
@@ -69,14 +91,16 @@ class Family(nn.Module):
             chosen, encoder_settings = "vector_set", {"size": encoding_size, **encoder_settings}
         build = encoder_class(chosen)
         self.encoder = build(template, encoded, **encoder_settings) if encoded else None
-        self.fixed: dict[str, Encoding] = {}  # encoded population sites, settled once training has ended
+        self.bank = self._bank(encoded) if bank else None
+        self.fixed: dict[str, Encoding] = {}  # encoded population sites, once they are settled
+        extra = build.extras(template)
         free = [site for site in template.sites if self.schemes[site.name] == "free"]
         vectors = {site.name: encoding_size or 0 for site in free}
         if chosen == "vector_set" and self.encoder is not None:
             vectors |= {site.name: self.encoder.size for site in encoded}
-        self.flows = self._flows(flow, build.extra, vectors)
+        self.flows = self._flows(flow, extra, vectors)
         self.free = nn.ModuleDict(
-            {site.name: FreeEncoding(template, site, cards, build.extra, encoding_size) for site in free}
+            {site.name: FreeEncoding(template, site, cards, extra, encoding_size) for site in free}
         )
 
     def _apply(self, function, recurse=True):
@@ -87,9 +111,8 @@ class Family(nn.Module):
     def _flows(self, chosen: str | Mapping[str, str] | None, extra: int, vectors: Mapping[str, int]) -> nn.ModuleDict:
         """One flow a site; `vectors` says how long the vectors of some sites' encodings are."""
         template, flows = self.template, {}
-        if isinstance(chosen, Mapping) and (unknown := chosen.keys() - {site.name for site in template.sites}):
-            there = ", ".join(site.name for site in template.sites)
-            raise UsageError(f"flow: expected sites among {there}, got {', '.join(sorted(unknown))}")
+        if isinstance(chosen, Mapping):
+            check_sites(template, "model.flows", chosen)
         for site in template.sites:
             rare = template.unit_plate in site.plates and self.schemes[site.name] == "free"
             kind = chosen if isinstance(chosen, str) else (chosen or {}).get(site.name)
@@ -97,10 +120,24 @@ class Family(nn.Module):
             flows[site.name] = build_flow(kind, extra, site.name, site.event, vectors.get(site.name, 0), rare)
         return nn.ModuleDict(flows)
 
+    def _bank(self, encoded: list[Site]) -> SummaryBank:
+        population = [site for site in encoded if self.template.unit_plate not in site.plates]
+        if not population:
+            raise UsageError("model.bank: expected encoded population sites, of which alone there are summaries")
+        if not isinstance(self.encoder, Pooling):
+            kind = type(self.encoder).__name__
+            raise UsageError(f"model.bank: {kind} has no weights to train for the population: settle it beforehand")
+        return SummaryBank(self.template, population, self.cards, self.encoder.channels)
+
+    def visit(self, batch: Batch) -> None:
+        """Put these members of the outermost plate into the bank; the next encodings have a gradient through them."""
+        self.bank.visit(batch.index[self.template.unit_plate], self.encoder.members(batch))
+
     def population_encodings(self) -> dict[str, Encoding]:
-        """Encodings of the population sites that are part of the model: free ones, and encoded ones once settled."""
+        """Encodings of the population sites that are part of the model, parents first: free ones, and settled ones."""
         names = [site.name for site in self.template.population_sites()]
-        return {name: self.free[name]({}) for name in names if name in self.free} | self.fixed
+        known = {name: self.free[name]({}) for name in names if name in self.free} | self.fixed
+        return {name: known[name] for name in names if name in known}
 
     @torch.no_grad()
     def centre(self, observed: Observed) -> dict[str, Tensor]:
@@ -121,10 +158,12 @@ class Family(nn.Module):
         result = {}
         if self.encoder is not None:
             result |= self.encoder(batch, self.centre(batch.seen))
+            if self.bank is not None and self.template.unit_plate in batch.index:
+                result |= self.bank.encodings(self.encoder)
             result = {name: self._scored(name, encoding, batch) for name, encoding in result.items()}
         for name, free in self.free.items():
             result[name] = free(batch.index)
-        result |= self.fixed
+        result |= {name: self._scored(name, encoding, batch) for name, encoding in self.fixed.items()}
         if not any(flow.centred for flow in self.flows.values()):
             return result
         return self._medians({site.name: result[site.name] for site in self.template.sites}, batch.scored)[1]

@@ -71,8 +71,8 @@ def writable_folder(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def unit_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock of one unit of work; yields False when another live process holds it.
+def unit_lock(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of one unit of work; yields False when another live process holds it, unless we `wait` for it.
 
     The lock is the kernel's (`flock`), so it ends with its process and can never be stale.
     """
@@ -80,7 +80,7 @@ def unit_lock(path: Path) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return

@@ -230,7 +230,7 @@ def _place(model: TrainedModel, log_map: Float[Tensor, "V K"], steps: int = 6, d
         maps = template.log_map(family.draw_population(blank, noise, draws))[:, 0, 0]
         missing = (log_map - maps.double().exp().mean(0).log()) @ basis.mT
         encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
-        if "logits_group" in family.free:
+        if "logits_group" in family.free and "logits_group" not in family.fixed:
             family.free["logits_group"].set(encoding)
         else:
             family.fixed["logits_group"] = encoding

@@ -30,16 +30,18 @@ LEAST = 0.02  # share of an observed variance that a component of it has at leas
 class Summaries:
     """What one subject's data say, given the population; S subjects, T sessions, K networks, D features.
 
-    assignment (S, 1 or T, V, K); count (S, T, K) of vertices; average (S, T, K, D) fingerprints; noise (S, T) sd;
-    observations (S, T) number of features seen; ambiguity (S, T, K) mean uncertainty of the members;
-    subject_average (S, K, D) with precision subject_precision (S, K); subject, session: posterior mean and variance;
-    between: variance between subjects and between sessions that was assumed, (1, K) each; labels: what labels say.
+    assignment (S, 1 or T, V, K); count (S, T, K) of vertices; average (S, T, K, D) fingerprints; noise (S, T) sd, and
+    the one that sessions were weighed by, which was assumed; observations (S, T) number of features seen; ambiguity
+    (S, T, K) mean uncertainty of the members; subject_average (S, K, D) with precision subject_precision (S, K);
+    subject, session: posterior mean and variance; between: variance between subjects and between sessions that was
+    assumed, (1, K) each; labels: what labels say.
     """
 
     assignment: Float[Tensor, "S _ V K"]
     count: Float[Tensor, "S T K"]
     average: Float[Tensor, "S T K D"]
     noise: Float[Tensor, "S T"]
+    assumed: Float[Tensor, "S T"]
     observations: Float[Tensor, "S T"]
     ambiguity: Float[Tensor, "S T K"]
     subject_average: Float[Tensor, "S K D"]
@@ -66,14 +68,20 @@ class NetworkPooling(nn.Module):
         self.template, self.names, self.passes = template, {site.name for site in sites}, passes
         self.labels = label_pooling(template)
 
+    @classmethod
+    def extras(cls, template: Template) -> int:
+        """Number of further summaries in an encoding."""
+        return cls.extra
+
     @torch.no_grad()
     def forward(self, batch: Batch, centre: Values) -> dict[str, Encoding]:
         """One encoding per site; `centre` holds the current values of population sites that are not encoded here."""
-        encodings = {}
-        if not centre:  # the population itself is read off the batch
-            centre = self.start(batch.seen)
+        encodings, known = {}, centre
+        if any(site.name not in known for site in self.template.population_sites()):  # read off the batch
+            centre = {**self.start(batch.seen), **known}
             for _ in range(BATCH_PASSES):
-                encodings, centre = self._pass([batch], batch.cards, centre)
+                encodings, found = self._pass([batch], batch.cards, centre)
+                centre = {**found, **known}
         encodings |= self.subject_encodings(self.summarise(batch.seen, centre))
         return {name: encoding for name, encoding in encodings.items() if name in self.names}
 
@@ -279,8 +287,10 @@ def _variances(s: Summaries) -> tuple[Float[Tensor, "S T K"], Float[Tensor, "S T
     """Weights of sessions in their subject's average, the noise variance of each, and the variance of that average.
 
     An average with weights r has the variance noise^2 sum r^2 / (sum r)^2, less than noise^2 / count by its ambiguity.
+    By the noise that was assumed when the subject's average was taken: weights must be those of that average, or a
+    subject's only session would differ from its subject and seem to tell how sessions vary.
     """
-    own, precision = (s.count / s.noise[..., None] ** 2).clamp_min(SMALL), s.subject_precision.clamp_min(SMALL)
+    own, precision = (s.count / s.assumed[..., None] ** 2).clamp_min(SMALL), s.subject_precision.clamp_min(SMALL)
     weight = (s.observations > 0)[..., None] / (s.between[1] + 1 / own)
     less = s.ambiguity / own
     whole = 1 / precision - ((weight / precision[:, None]).square() * less).sum(1)
@@ -324,11 +334,12 @@ def _pool(observed, assignment, labels, mu, between, session, noise) -> Summarie
     observations = observed.mask.sum(-1) * float(D)
     misfit = (average - profile).square().sum(-1) + D * variance - average.square().sum(-1)
     residual = (observed.mask * observed.squares).sum(-1) + (count * misfit).sum(-1)
-    noise = torch.where(present[..., 0], (residual / observations.clamp_min(1)).clamp_min(SMALL).sqrt(), noise)
+    found = torch.where(present[..., 0], (residual / observations.clamp_min(1)).clamp_min(SMALL).sqrt(), noise)
     return Summaries(
         assignment,
         count,
         average,
+        found,
         noise,
         observations,
         ambiguity,

@@ -6,6 +6,7 @@ bookkeeping, and the weight of a site in a mini-batch is a product of full / red
 Leading dimensions (draws) may precede the plates.
 """
 
+import hashlib
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
@@ -185,10 +186,23 @@ class Template(ABC):
             values[site.name] = mean + sd * noise(site.name, self.shape(site, observed))
         return values
 
+    def observations(self, values: Values, blank: Observed, noise: Noise) -> Observed:
+        """Data drawn given the values of all sites, 0 where masked; `blank` has mask and covariates, its x is not read.
+
+        Optional: raises UsageError where a template does not say how.
+        """
+        raise UsageError(f"{type(self).__name__}: does not say how observations are drawn")
+
 
 def gaussian_noise(generator: torch.Generator, device: torch.device | str, dtype: torch.dtype) -> Noise:
     """Standard normal noise, site after site, from one generator."""
     return lambda name, shape: torch.randn(shape, generator=generator, dtype=dtype).to(device)
+
+
+def seeded(*key: int | str) -> torch.Generator:
+    """A generator that depends on nothing but the key."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def template_class(name: str) -> type[Template]:

@@ -72,12 +72,7 @@ class Posterior:
     def __init__(self, model: TrainedModel, draws: int = 64):
         self.model, self.draws = model, draws
         self.family, self.template = model.family.eval(), model.family.template
-        unit = self.template.unit_plate
-        stuck = [s.name for s in self.template.sites if unit in s.plates and s.name in self.family.free]
-        if stuck:
-            raise UsageError(
-                f"model.scheme free: {', '.join(stuck)} are known for training subjects only; train a hybrid"
-            )
+        check_applicable(self.family)
         self.blank = model.blank()
         self.population = self.family.draw_population(self.blank, self._noise("population", ()), draws)
 
@@ -174,6 +169,14 @@ class Posterior:
             consensus = (subjects.argmax(-1) == probability.argmax(-1)).mean(0)
             between = subjects.std(0)
         return PopulationPosterior(probability, entropy, information, *profile, consensus, between)
+
+
+def check_applicable(family: Family) -> None:
+    """Refuse a family that knows its training subjects only; raises UsageError."""
+    unit = family.template.unit_plate
+    stuck = [s.name for s in family.template.sites if unit in s.plates and s.name in family.free]
+    if stuck:
+        raise UsageError(f"model.scheme free: {', '.join(stuck)} are known for training subjects only; train a hybrid")
 
 
 def pooling(family: Family) -> NetworkPooling:

@@ -22,8 +22,6 @@ class Recognition(nn.Module):
     site that is not on all plates: several observations would have to be pooled.
     """
 
-    extra = 0
-
     def __init__(self, template: Template, sites: Sequence[Site], hidden: int = 64):
         super().__init__()
         pooled = [site.name for site in sites if set(site.plates) != set(template.plates)]
@@ -41,13 +39,18 @@ class Recognition(nn.Module):
                     layer.weight.mul_(0.1)
                     layer.bias.zero_()
 
+    @classmethod
+    def extras(cls, template: Template) -> int:
+        """Number of further summaries in an encoding: none."""
+        return 0
+
     def forward(self, batch: Batch, centre: Values) -> dict[str, Encoding]:
         """One encoding per site; `centre` is not used."""
         result, x = {}, batch.seen.x
         for name, event in self.events.items():
             both = (self.linear[name](x) + self.bend[name](x)).unflatten(-1, event)
             estimate, log_precision = both.unbind(batch.seen.mask.ndim)
-            result[name] = Encoding(estimate, log_precision, estimate.new_zeros(*estimate.shape, self.extra))
+            result[name] = Encoding(estimate, log_precision, estimate.new_zeros(*estimate.shape, 0))
         return result
 
 

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -26,10 +27,10 @@ from parcellation.approximation import Approximation
 from parcellation.elbo import Estimator, training_loss
 from parcellation.encoders import ENCODERS, concatenate
 from parcellation.encoding import Streamed
-from parcellation.errors import BadData, Stopped
+from parcellation.errors import BadData, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import whole_file
-from parcellation.plates import Batch, Observed, gaussian_noise
+from parcellation.plates import Batch, Observed, Values, gaussian_noise, seeded
 from parcellation.row_adam import RowAdam
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,19 @@ class Source(Protocol):
 
     def batch(self, index: Tensor) -> Batch:
         """The batch of these members of the outermost plate, with everything below them."""
+
+
+@runtime_checkable
+class DataSets(Protocol):
+    """Many data sets, one a step: what is trained on them is applied to others (`data_sets` has some).
+
+    identity: says which they are, for a checkpoint to tell one training from another.
+    """
+
+    identity: str
+
+    def at(self, step: int) -> Source:
+        """The data set of this step, a function of nothing but the step."""
 
 
 @dataclass(frozen=True)
@@ -129,15 +143,18 @@ class Plan:
 
     def generator(self, *key: int | str) -> torch.Generator:
         """A generator that depends on nothing but the seed and the key."""
-        digest = hashlib.sha256(repr((self.seed, *key)).encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        return seeded(self.seed, *key)
 
-    def members(self, step: int, count: int) -> Int[Tensor, " n"]:
-        """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches."""
+    def members(self, step: int, count: int, order: str = "epoch") -> Int[Tensor, " n"]:
+        """Positions on the outermost plate for this step; an epoch has all of them once, in nearly equal batches.
+
+        order: epochs by another name have orders of their own.
+        """
         parts = -(-count // self.batch)
         epoch, place = divmod(step, parts)
-        order = torch.randperm(count, generator=self.generator("epoch", epoch))
-        return order.tensor_split(parts)[place].sort().values
+        size, longer = divmod(count, parts)
+        start = place * size + min(place, longer)
+        return _order(self.seed, order, epoch, count)[start : start + size + (place < longer)].sort().values
 
     def reduce(self, batch: Batch, step: int, template) -> Batch:
         """Subsample the other plates."""
@@ -149,9 +166,14 @@ class Plan:
         return template.reduce(batch, index) if index else batch
 
 
+@lru_cache(maxsize=2)  # a step on a large plate must not pay for the whole plate; a bank's visits have another order
+def _order(seed: int, name: str, epoch: int, count: int) -> Int[Tensor, " {count}"]:
+    return torch.randperm(count, generator=seeded(seed, name, epoch))
+
+
 def fit(
     family: Approximation,
-    source: Source,
+    source: Source | DataSets,
     plan: Plan,
     checkpoint: Path | None = None,
     identity: str = "",
@@ -164,16 +186,26 @@ def fit(
     checkpoint: file that the state is saved to, and continued from when it is of this plan, estimator and `identity`.
     stop: asked after every step; when it says yes the state is saved and Stopped is raised.
     estimator: of the loss and its gradient, from `elbo`.
-    Raises BadData, naming the step, when the loss is not finite.
+    source: of one data set, or of many, for a family without free encodings. A family with a bank also visits as many
+    other members a step. Raises BadData, naming the step, when the loss is not finite.
     """
     template, device = family.template, next(family.parameters()).device
     optimisers = _optimisers(family, plan)
+    many, bank = isinstance(source, DataSets), isinstance(family, Family) and family.bank is not None
+    if many:
+        _check_amortized(family, bank)
+        identity = f"{identity} {source.identity}"
     losses, key = [], _key(family, plan, f"{identity} {estimator.__name__}")
     if checkpoint is not None:
         losses = _restore(checkpoint, key, family, optimisers)
+    if bank:
+        fill_bank(family, source, plan.batch)
     for step in range(len(losses), plan.steps):
-        count = source.cards[template.unit_plate]
-        batch = plan.reduce(source.batch(plan.members(step, count)), step, template)
+        now = source.at(step) if many else source
+        count = now.cards[template.unit_plate]
+        batch = plan.reduce(now.batch(plan.members(step, count)), step, template)
+        if bank:
+            family.visit(source.batch(plan.members(step, count, "visit")))
         noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
         losses.append(_step(estimator(family, batch, noise).tensor, optimisers, plan.rate(step), step))
         progress(step + 1, losses[-1])
@@ -183,6 +215,22 @@ def fit(
         if stopping and not last:
             raise Stopped(f"training stopped after step {step + 1} of {plan.steps}; the same command continues")
     return np.array(losses)
+
+
+def _check_amortized(family: Approximation, bank: bool) -> None:
+    """Raises UsageError for what belongs to one data set."""
+    if family.free:
+        raise UsageError(f"training over many data sets: {', '.join(family.free)} have encodings of one data set's own")
+    if bank:
+        raise UsageError("training over many data sets: a bank of summaries is of one data set")
+
+
+@torch.no_grad()
+def fill_bank(family: Family, source: Source, batch: int) -> None:
+    """Visit every member once, so many at a time, unless all have been."""
+    if not bool(family.bank.visited.all()):
+        for chunk in chunks(source, family.template, batch):
+            family.visit(chunk)
 
 
 def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
@@ -208,7 +256,7 @@ def _optimisers(family: Approximation, plan: Plan) -> list[tuple[torch.optim.Opt
 
 def _key(family: Approximation, plan: Plan, identity: str) -> str:
     shapes = {name: list(value.shape) for name, value in family.state_dict().items()}
-    content = json.dumps([identity, repr(plan), family.schemes, family.cards, shapes], sort_keys=True)
+    content = json.dumps([identity, repr(plan), family.settings, family.cards, shapes], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -263,11 +311,12 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
 def anchor(
     source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int
 ) -> Float[Tensor, "{networks} D"]:
-    """Reference fingerprints, shape (K, D): k-means (20 starts) on the directions of the vertices' average fingerprints.
+    """Reference fingerprints, shape (K, D): k-means (20 starts) on directions of the vertices' averages.
 
     Vertices are grouped by direction and a network has the mean of its vertices: grouped by the averages themselves,
     weak vertices of all networks are a network of their own. Networks are ordered by their centres' first coordinate
     that differs, so that order does not depend on the starts.
+    Raises BadData where vertices are too few, or features are not numbers.
     """
     total, weight = 0.0, 0.0
     count = source.cards[template_plates[0]]
@@ -279,17 +328,21 @@ def anchor(
     average = (total[seen_vertices] / weight[seen_vertices, None]).cpu().numpy()
     if len(average) < networks:
         raise BadData(f"training: expected at least {networks} vertices with signal, one a network, got {len(average)}")
+    if not (finite := np.isfinite(average).all(-1)).all():
+        vertex = int(torch.nonzero(seen_vertices)[int(finite.argmin())])
+        raise BadData(f"training: the mean features of vertex {vertex} of the region are not finite numbers")
     direction = average / np.maximum(np.linalg.norm(average, axis=1, keepdims=True), 1e-9)
     member = KMeans(networks, n_init=20, random_state=seed).fit_predict(direction)
     centres = np.stack([average[member == k].mean(0) for k in range(networks)])
     return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])
 
 
-def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subjects: int = 64) -> None:
+def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subjects: int = 64) -> Values:
     """Set free encodings to a coordinate-ascent answer, the population's from a sample of the subjects.
 
     Only for templates whose encoder can read the population off the data (`network_pooling`); training then polishes an
-    answer that is nearly right instead of looking for one.
+    answer that is nearly right instead of looking for one. Returns the population's values, from which an encoded
+    population settles soon.
     """
     template = family.template
     encoder = ENCODERS[template.encoder](template, template.sites)
@@ -309,12 +362,18 @@ def warm_start(family: Family, source: Source, batch: int, passes: int = 8, subj
         parts.append(family.answers({site.name: seen[site.name] for site in template.sites}, chunk.seen))
     for name, free in family.free.items():
         free.set(population[name] if name in population else concatenate([part[name] for part in parts]))
+    return centre
 
 
 @torch.no_grad()
-def settle_population(family: Family, source: Source, batch: int) -> None:
-    """Fix the encoded population sites at their encoding of all training subjects, as part of the model."""
+def settle_population(family: Family, source: Source, batch: int, start: Values | None = None) -> None:
+    """Fix the encoded population sites at their encoding of all training subjects, as part of the model.
+
+    Before a training it makes the objective a true bound: else every batch has a population of its own, and subjects
+    and flows are trained about one that is not the whole cohort's. This only holds for an encoder without weights.
+    start: population values to begin with, where the encoder goes through the cohort several times.
+    """
     names = [site.name for site in family.template.population_sites() if site.name not in family.free]
     if names:
         batches = Streamed(lambda: chunks(source, family.template, batch))
-        family.fixed = family.encoder.population_of(batches, source.cards, names)
+        family.fixed = family.encoder.population_of(batches, source.cards, names, start)

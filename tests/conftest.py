@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 MODEL_SIDE = (
     "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "recognition",
     "flows", "warped_flows", "free_encoding", "vector_sets", "family", "approximation", "baselines", "elbo",
-    "importance", "training", "model_file", "posterior",
+    "importance", "training", "model_file", "posterior", "summary_bank", "data_sets", "population",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 
@@ -90,6 +90,12 @@ def draw_cohort(
     x = profiles.gather(2, at)
     x = x + values["log_kappa_session"].exp()[..., None] * torch.randn(x.shape, generator=g, dtype=torch.float64)
     return Drawn(template, Observed(x * blank.mask[..., None], blank.mask, blank.covariates), values, labels)
+
+
+@pytest.fixture(autouse=True)
+def first_weights():
+    """Layers draw their first weights from the global generator: the same in every run and order of the tests."""
+    torch.manual_seed(0)
 
 
 class MemoryCohort:

@@ -21,7 +21,7 @@ def posterior(subject, mask=(True, True, False)):
 
 def dataset(out, subjects, **more):
     rows = [participant(posterior(subject)) for subject in subjects]
-    write_dataset(out, "Broca", "abc123", rows, citation="# Cite\n", **more)
+    write_dataset(out, "Broca", {"StudySHA256": "abc123"}, rows, citation="# Cite\n", **more)
 
 
 def test_a_participant_row_counts_what_has_data():
@@ -33,7 +33,7 @@ def test_a_participant_row_counts_what_has_data():
 
 
 def test_a_subject_without_any_data_has_no_confidence(tmp_path):
-    write_dataset(tmp_path, "B", "x", [participant(posterior("1", mask=[False] * 3))], citation="")
+    write_dataset(tmp_path, "B", {}, [participant(posterior("1", mask=[False] * 3))], citation="")
     table = pandas.read_csv(tmp_path / "participants.tsv", sep="\t", dtype=str, keep_default_na=False)
     assert table.loc[0, "mean_confidence"] == "n/a"
     assert table.loc[0, "flags"] == "n/a"
@@ -83,3 +83,6 @@ def test_the_methods_text_states_the_run():
     ):
         assert number in text
     assert "PAVI" in text
+    assert "inferred again" not in text
+    again = methods_text(**facts, trained_on=16, subjects=9, draws=64, population_of=30)
+    assert "inferred again from the 30 subjects of the present cohort" in again

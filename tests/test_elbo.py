@@ -6,14 +6,18 @@ import math
 import pytest
 import torch
 
-from parcellation.elbo import elbo, path_gradient, sgvb_a, sgvb_b, training_loss
+from parcellation.elbo import Elbo, elbo, path_gradient, sgvb_a, sgvb_b, training_loss
 from parcellation.errors import UsageError
 from parcellation.family import Family
 from parcellation.flows import FLOWS
 from parcellation.plates import Batch, Observed
+from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
+from parcellation.training import Whole, settle_population
 from parcellation.warped_flows import WARPS
 from tests.conftest import draw_cohort, full, generator, noise
+from tests.test_encoders import exact_encoder
 from tests.test_family import exact_family, shaken
+from tests.test_training import moments
 
 
 def common_noise(template, observed, seed: int):
@@ -97,6 +101,15 @@ def test_an_encoded_population_makes_the_objective_another_thing(ragged):
     assert average != pytest.approx(whole, rel=1e-3)
 
 
+@pytest.mark.parametrize("reduced", [{"subject": 2}, {"vertex": 1}], ids=str)
+def test_a_settled_population_makes_it_a_bound_again(ragged, reduced):
+    family = shaken(Family(ragged.template, ragged.batch.cards, "encoded").double(), 0.2)
+    settle_population(family, Whole(ragged.template, ragged.batch), 2)
+    whole, average, parts = average_over_batches(family, ragged.template, ragged.observed, reduced)
+    assert average == pytest.approx(whole, rel=1e-10)
+    assert max(parts) - min(parts) > 1
+
+
 def test_reducing_sessions_where_labels_are_enumerated_is_refused(ragged):
     with pytest.raises(UsageError, match="'session' may not be reduced"):
         all_batches(ragged.template, ragged.batch, {"session": 1})
@@ -168,6 +181,89 @@ def test_a_masked_session_changes_no_loss(ragged):
     one = objective(family, ragged.batch, of)
     other = objective(family, full(template, other_frames(ragged.batch)), of)
     assert one == pytest.approx(other, rel=1e-12)
+
+
+# What the objective of encoded populations is
+
+
+def excess(template, observed: Observed, reduced: int) -> float:
+    """Closed form of E[objective] - log p(x) over random batches of equal groups, q(population) being the batch's.
+
+    The batch's posterior has the full one's width, and in the place of the mean A of all group averages the batch's
+    own, of which the variance is V = S^2 G / (G - 1) (1/G' - 1/G), S^2 the averages' sum of squares / G. With Lambda =
+    1 / (sd_group^2 + sd_sample^2 / N) and s the population's prior sd,
+
+        excess = V/2 G Lambda  G Lambda s^2 / (1 + G Lambda s^2)  ~  D/2 (G/G' - 1)
+
+    which is also the mean divergence of the batch's posterior from the full one.
+    """
+    average, spread = template._averages(observed)
+    G, precision = len(average), float(1 / (template.sd_group**2 + spread[0, 0, 0]))
+    variance = float(average.var(0, correction=1).sum()) * (1 / reduced - 1 / G)
+    shrink = G * precision * template.sd_population**2
+    return variance / 2 * G * precision * shrink / (1 + shrink)
+
+
+def random_effects(groups: int, samples: int, **settings):
+    template = GaussianRandomEffects(**settings)
+    observed = template.simulate(groups, samples, generator(1))
+    batch = full(template, observed)
+    return template, observed, exact_encoder(Family(template, batch.cards, "encoded").double()), batch
+
+
+@torch.no_grad()
+def test_the_objective_of_the_batch_posterior_exceeds_the_evidence_as_predicted():
+    template, observed, family, batch = random_effects(6, 4, dimensions=3, sd_population=1.3, sd_group=0.7)
+    evidence, batches = float(template.log_evidence(observed)), all_batches(template, batch, {"group": 2})
+    # No Monte-Carlo error: at the batch's exact posterior every draw gives the same number.
+    parts = [objective(family, one, lambda one: noise(0)) for one in batches]
+    assert objective(family, batches[0], lambda one: noise(1)) == pytest.approx(parts[0], abs=1e-9)
+    assert sum(parts) / len(parts) - evidence == pytest.approx(excess(template, observed, 2), rel=1e-9)
+    # On average the batch's posterior is as far from the full one as its objective is above the evidence.
+    mean, sd = template.posterior(observed)["population"]
+    found = [moments(family, one)["population"] for one in batches]
+    assert all(torch.allclose(width, sd) for _, width in found)
+    divergences = [float((0.5 * ((m - mean) / sd).square()).sum()) for m, _ in found]
+    assert sum(divergences) / len(divergences) == pytest.approx(excess(template, observed, 2), rel=1e-9)
+    # With all data the bound of that same posterior is as far below.
+    family.fixed = {"population": family.encodings(batches[0])["population"]}
+    got = elbo(family, batch, noise(0), draws=300)
+    assert evidence - got.mean == pytest.approx(divergences[0], abs=4 * got.standard_error)
+    assert got.standard_error < 0.2 * divergences[0]
+
+
+@torch.no_grad()
+def test_at_the_papers_size_the_excess_is_two_hundred_nats_and_the_elbo_has_none():
+    settings = dict(dimensions=8, sd_population=1.0, sd_group=1.0, sd_sample=1.0)
+    template, observed, family, batch = random_effects(100, 50, **settings)
+    evidence, g = float(template.log_evidence(observed)), generator(0)
+    chosen = [torch.randperm(100, generator=g)[:2] for _ in range(100)]
+    parts = [objective(family, template.reduce(batch, {"group": two}), lambda one: noise(0)) for two in chosen]
+    over = torch.tensor(parts) - evidence
+    predicted = excess(template, observed, 2)
+    assert float(over.mean()) == pytest.approx(predicted, abs=4 * float(over.std()) / 100**0.5)
+    assert predicted == pytest.approx(8 / 2 * (100 / 2 - 1), rel=0.15)  # squares of 792 numbers: 5 %
+    assert elbo(family, batch, noise(0), draws=3).mean == pytest.approx(evidence, abs=1e-8)
+
+
+def test_a_training_loss_cannot_be_passed_off_as_an_elbo(effects):
+    template, observed = effects
+    batch = full(template, observed)
+    loss = training_loss(exact_family(template, observed), batch, noise(0))
+    assert not isinstance(loss, Elbo)
+    assert not {"mean", "standard_error"} & set(dir(loss))
+    with pytest.raises(TypeError):
+        float(loss)
+    for wrong in (loss, loss.tensor, -loss.tensor.detach()):
+        with pytest.raises(TypeError):
+            Elbo(wrong, 0.0)
+
+
+@pytest.mark.parametrize("draws", [0, 1])
+def test_an_elbo_without_a_standard_error_is_refused(draws, effects):
+    template, observed = effects
+    with pytest.raises(ValueError, match=f"expected draws >= 2, got {draws}"):
+        elbo(exact_family(template, observed), full(template, observed), noise(0), draws)
 
 
 # Estimators

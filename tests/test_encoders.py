@@ -1,12 +1,17 @@
 """Deep sets: invariance to order and size, masks as removal."""
 
+import itertools
+import math
+
 import pytest
 import torch
 
+from parcellation.elbo import elbo
 from parcellation.encoders import DeepSet
+from parcellation.family import Family
 from parcellation.plates import Observed
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
-from tests.conftest import full, generator
+from tests.conftest import full, generator, noise
 from tests.test_encoding import along, close, reorder
 
 
@@ -31,22 +36,55 @@ def test_a_deep_set_does_not_depend_on_order(deep_set, dimension):
         assert close(other[name], expected), name
 
 
-def test_a_deep_set_is_free_of_size_but_knows_how_much_it_saw(deep_set):
+@pytest.mark.parametrize(("name", "d"), [("group", 1), ("population", 0)])
+def test_a_deep_set_is_free_of_size_but_knows_how_much_it_saw(name, d, deep_set):
     encoder, template, observed = deep_set
-    one = encoder(full(template, observed), {})
-    twice = Observed(torch.cat([observed.x] * 2, 1), torch.cat([observed.mask] * 2, 1))
-    other = encoder(full(template, twice), {})
-    for name in one:
-        assert torch.allclose(other[name].estimate, one[name].estimate, atol=1e-12), name
-    more = other["group"].log_precision - one["group"].log_precision
+    one = encoder(full(template, observed), {})[name]
+    twice = Observed(torch.cat([observed.x] * 2, d), torch.cat([observed.mask] * 2, d))
+    other = encoder(full(template, twice), {})[name]
+    assert torch.allclose(other.estimate, one.estimate, atol=1e-12)
+    more = other.log_precision - one.log_precision
     assert torch.allclose(more, torch.full_like(more, 2.0).log())
+
+
+def test_an_encoding_has_the_log_count_of_every_pooled_plate(deep_set):
+    encoder, template, observed = deep_set  # groups of 5, 2, 4 and 3 samples
+    encodings = encoder(full(template, observed), {})
+    counts = torch.tensor([5.0, 2, 4, 3]).double()
+    assert torch.allclose(5 * encodings["group"].extra[:, 0, 0, 1], counts.log())
+    assert not bool(encodings["group"].extra[..., 0].any())  # other groups say nothing, given the population
+    population = 5 * encodings["population"].extra[0, 0, 0]
+    assert torch.allclose(population, torch.stack([torch.tensor(4.0).double().log(), counts.log().mean()]))
+
+
+def exact_encoder(family: Family) -> Family:
+    """The encoded family, set to the closed-form posterior of the random effects, whatever the sizes of the groups."""
+    template, encoder = family.template, family.encoder
+    with torch.no_grad():
+        for parameter in itertools.chain(encoder.combine.parameters(), family.flows.parameters()):
+            parameter.zero_()
+        encoder.between["population_group"].fill_(2 * math.log(template.sd_sample / template.sd_group))
+        encoder.precision["population"].fill_(-2 * math.log(template.sd_group))
+        encoder.precision["group"].fill_(-2 * math.log(template.sd_sample))
+    return family
+
+
+def test_a_deep_set_can_be_exact_for_groups_of_any_sizes(effects):
+    template, observed = effects  # ragged
+    family = exact_encoder(Family(template, full(template, observed).cards, "encoded").double())
+    for data in (observed, template.simulate(30, 2, generator(3)), observed.select(0, torch.tensor([1]))):
+        bound = elbo(family, full(template, data), noise(0), draws=3)
+        assert bound.mean == pytest.approx(float(template.log_evidence(data)), abs=1e-9)
+        assert bound.standard_error < 1e-9
 
 
 def test_a_deep_set_takes_the_full_number_of_groups(deep_set):
     encoder, template, observed = deep_set
+    observed = Observed(observed.x, torch.ones_like(observed.mask))
     batch = template.reduce(full(template, observed), {"group": torch.tensor([0, 2])})
     whole, part = encoder(full(template, observed), {})["population"], encoder(batch, {})["population"]
     assert torch.allclose(part.log_precision, whole.log_precision)
+    assert torch.equal(part.extra, whole.extra)
 
 
 def test_a_masked_sample_is_a_removed_sample_and_a_masked_group_a_removed_group(deep_set):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from parcellation.elbo import _objective
+from parcellation.elbo import _objective, elbo
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
 from parcellation.family import Family, scheme_sites
@@ -24,6 +24,25 @@ def test_schemes_say_which_sites_are_free():
     assert set(scheme_sites(template, "encoded").values()) == {"encoded"}
     with pytest.raises(UsageError, match="expected free, encoded or hybrid, got 'half'"):
         scheme_sites(template, "half")
+    assert scheme_sites(template, {"mu": "encoded", "mu_session": "free"}) == hybrid | {
+        "mu": "encoded",
+        "mu_session": "free",
+    }
+    with pytest.raises(UsageError, match=r"expected sites among log_kappa, .*, got mu_group"):
+        scheme_sites(template, {"mu_group": "free"})
+    with pytest.raises(UsageError, match="expected free or encoded for a site, got 'half'"):
+        scheme_sites(template, {"mu": "half"})
+
+
+def test_a_scheme_by_site_has_the_evidence_as_its_bound(effects):
+    # Population encoded, groups free: neither of the named schemes.
+    template, observed = effects
+    batch = full(template, observed)
+    family = Family(template, batch.cards, {"population": "encoded", "group": "free"}).double()
+    assert set(family.free) == {"group"}
+    assert [site.name for site in family.encoder.sites] == ["population"]
+    bound = elbo(family, batch, noise(0), 50)
+    assert bound.mean < float(template.log_evidence(observed)) + 4 * bound.standard_error
 
 
 def test_a_new_subject_costs_no_weights_unless_its_sites_are_free():
@@ -272,7 +291,7 @@ def test_flows_of_some_sites_leave_the_others_as_they_are(effects):
     chosen = Family(template, cards, "free", {"group": "coupling"})
     assert type(chosen.flows["population"]) is type(Family(template, cards, "free").flows["population"])
     assert type(chosen.flows["group"]) is not type(chosen.flows["population"])
-    with pytest.raises(UsageError, match="expected sites among population, group, got subject"):
+    with pytest.raises(UsageError, match=r"model.flows: expected sites among population, group, got subject"):
         Family(template, cards, "free", {"subject": "coupling"})
 
 
@@ -283,3 +302,16 @@ def test_a_group_costs_as_many_numbers_as_its_encoding_has(groups):
     assert family.free["group"].rows.weight.numel() == 8 * groups
     alone = Family(template, dict(group=1, sample=50), "free", encoding_size=8)
     assert sum(p.numel() for p in family.parameters()) - sum(p.numel() for p in alone.parameters()) == 8 * (groups - 1)
+
+
+def test_encoders_measure_against_the_population_sites_that_are_free(ragged):
+    # The map is read off the batch, the rest of the population is free, and subjects are encoded given both.
+    family = Family(ragged.template, ragged.batch.cards, {"logits_group": "encoded"}).double()
+    assert "logits_group" not in family.free
+    assert "mu" in family.free
+    before = family.encodings(ragged.batch)
+    with torch.no_grad():
+        family.free["mu"].rows.weight.add_(3.0)
+    after = family.encodings(ragged.batch)
+    for name in ("logits_group", "mu_subject"):
+        assert not torch.allclose(after[name].estimate, before[name].estimate), name

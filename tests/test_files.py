@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -96,3 +97,20 @@ def test_checksum_is_that_of_the_whole_file(tmp_path):
     content = bytes(range(256)) * 5
     (tmp_path / "a").write_bytes(content)
     assert checksum(tmp_path / "a", block=100) == hashlib.sha256(content).hexdigest()
+
+
+def test_who_waits_for_a_lock_gets_it_once_it_is_free(tmp_path):
+    path, order = tmp_path / "unit.lock", []
+
+    def wait():
+        with unit_lock(path, wait=True) as mine:
+            order.append(("other", mine))
+
+    with unit_lock(path):
+        other = threading.Thread(target=wait)
+        other.start()
+        other.join(timeout=0.2)
+        assert other.is_alive()
+        order.append(("first", True))
+    other.join(timeout=10)
+    assert order == [("first", True), ("other", True)]

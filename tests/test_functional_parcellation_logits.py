@@ -72,7 +72,15 @@ def test_the_label_at_hand_is_a_session_s_own_and_without_data_anyone_s(ragged):
 
 @pytest.mark.parametrize("scheme", ["free", "hybrid"])
 @pytest.mark.parametrize(
-    "reduced", [{"session": 2}, {"subject": 4, "session": 1}, {"vertex": 7, "session": 2}], ids=str
+    "reduced",
+    [
+        {"session": 2},
+        {"subject": 4, "session": 1},
+        {"vertex": 7, "session": 2},
+        {"subject": 4, "vertex": 7},
+        {"subject": 4, "session": 2, "vertex": 7},
+    ],
+    ids=str,
 )
 def test_batches_of_every_plate_average_to_the_full_objective(ragged, scheme, reduced):
     template, _ = with_logits(ragged)

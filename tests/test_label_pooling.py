@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from parcellation.label_pooling import SessionLabels, SharedLabels, label_pooling, spread
+from parcellation.network_pooling import NetworkPooling
 from parcellation.networks import contrast_basis
 from parcellation.templates.functional_parcellation_logits import FunctionalParcellationLogits
-from tests.conftest import draw_cohort, generator
+from tests.conftest import draw_cohort, full, generator
 
 
 def logits_template(drawn) -> FunctionalParcellationLogits:
@@ -99,3 +100,18 @@ def test_missing_labels_widen_the_map():
         known.append(found.extra[..., 0])
     assert (known[0] < 0.1).all()  # nearly all labels are seen
     assert (known[1] > 0.3).all()
+
+
+def test_the_variance_between_people_settles_soon_where_expectation_maximisation_does():
+    drawn = draw_cohort((20, 3, 60), networks=2, features=10, planted={"log_kappa": -0.3})
+    template = logits_template(drawn)
+    encoder, batch, centre, found = NetworkPooling(template, template.sites), full(template, drawn.observed), None, []
+    for _ in range(16):
+        _, centre = encoder._pass([batch], batch.cards, centre)
+        found.append(float(centre["log_tau"]))
+    assert found[7] == pytest.approx(found[-1], abs=0.01)
+    assert abs(found[0] - found[-1]) > 0.05  # it began elsewhere
+    labels = encoder.summarise(drawn.observed, centre).labels
+    away, variance = labels["logits"] - labels["group"], labels["variance"]
+    share = 1 - 1 / (1 + encoder.labels._precision(labels) * variance)
+    assert float((away.square() + variance * (1 - share)).mean()) == pytest.approx(float(variance), rel=0.02)

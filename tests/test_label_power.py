@@ -8,7 +8,7 @@ from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed, gaussian_noise
 from parcellation.posterior import tempered_labels
 from parcellation.templates.functional_parcellation import FunctionalParcellation
-from parcellation.training import CohortSource, Whole, warm_start
+from parcellation.training import CohortSource, Whole, settle_population, warm_start
 from tests.conftest import Drawn, MemoryCohort, draw_cohort, full
 
 SCALES = {"log_kappa": 1.1, "log_epsilon": -1.0, "log_sigma": -1.5}
@@ -33,11 +33,11 @@ def cohort(copies: int = 1, lasting: float = 0.0, sessions: int = 2) -> Drawn:
     return Drawn(template, observed, drawn.values, drawn.labels)
 
 
-def started(drawn: Drawn) -> tuple[TrainedModel, CohortSource]:
+def started(drawn: Drawn, scheme: str = "hybrid") -> tuple[TrainedModel, CohortSource]:
     """A model that coordinate ascent has brought near its answer, and its training subjects."""
     source = CohortSource(drawn.template, MemoryCohort(drawn.observed), torch.device("cpu"))
-    family = Family(drawn.template, source.cards)
-    warm_start(family, source, 8)
+    family = Family(drawn.template, source.cards, scheme)
+    settle_population(family, source, 8, warm_start(family, source, 8))
     return TrainedModel(family, {}, {}, {}), source
 
 
@@ -107,9 +107,10 @@ def test_gain_is_beyond_the_map_of_other_subjects():
     assert _crossed_gain(scores, even).mean() < 0
 
 
-def test_refitted_map_counts_tempered_labels_with_half_a_count_more():
+@pytest.mark.parametrize("scheme", ["hybrid", "encoded"])
+def test_refitted_map_counts_tempered_labels_with_half_a_count_more(scheme):
     drawn = cohort(copies=4)
-    model, source = started(drawn)
+    model, source = started(drawn, scheme)
     model = TrainedModel(model.family, {}, {}, {}, label_power=LabelPower(0.25, 0.0, True))
     refit_map(model, source, passes=30)
     counts = tempered_labels(model, source.batch(torch.arange(16)).seen).sum(0)[0] + 0.5

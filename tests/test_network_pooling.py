@@ -103,6 +103,16 @@ def test_a_subject_without_any_data_does_not_change_the_population(ragged):
         assert close(one[name], other[name]), name
 
 
+def test_one_session_a_subject_says_nothing_about_how_sessions_differ():
+    drawn = draw_cohort((30, 1, 60), networks=3, features=8)
+    names, cards = ["log_sigma", "log_epsilon"], drawn.batch.cards
+    encoder = NetworkPooling(drawn.template, drawn.template.sites)
+    found = encoder.population_of([drawn.batch], cards, names)
+    # Less than a thousandth of an observation: a session is its subject's average, whatever its noise.
+    assert (found["log_sigma"].log_precision < -6.9).all()
+    assert (found["log_epsilon"].log_precision > 2).all()
+
+
 def test_coordinate_ascent_recovers_planted_profiles():
     planted = {"log_kappa": -2.0, "log_epsilon": -1.0, "log_sigma": -2.5}
     drawn = draw_cohort((6, 2, 200), networks=3, features=8, planted=planted)
@@ -131,6 +141,40 @@ def test_population_is_read_off_the_data():
     assert torch.allclose(encodings["log_sigma"].estimate, torch.tensor(-2.0).double(), atol=0.3)
     off = [(m - drawn.values["mu"]).norm() for m in (encodings["mu"].estimate, drawn.template.reference)]
     assert off[0] < 0.15 * off[1]
+
+
+def test_widths_of_the_scales_are_those_of_the_likelihood():
+    """Of sessions' averages with the subjects' profiles integrated out, where labels are clear: by autograd.
+
+    That of log sigma is what is known of it whatever epsilon is (sessions against each other), that of log epsilon what
+    is known of it given sigma.
+    """
+    planted = {"log_kappa": -2.0, "log_epsilon": -1.0, "log_sigma": -1.5}
+    drawn = draw_cohort((60, 3, 30), networks=2, features=10, planted=planted, seed=4)
+    encoder, names = NetworkPooling(drawn.template, drawn.template.sites), ["log_epsilon", "log_sigma", "mu"]
+    found = encoder.population_of([drawn.batch], drawn.batch.cards, names)
+    member = torch.nn.functional.one_hot(drawn.labels, 2).double()  # (S, V, K)
+    count = member.sum(1).clamp_min(1e-9)
+    average = member[:, None].mT @ drawn.observed.x / count[:, None, :, None]  # (S, T, K, D)
+    noise = drawn.values["log_kappa_session"].exp()[..., 0] ** 2  # (S, T)
+
+    def likelihood(scales, k):
+        between, within = (2 * scales).exp()
+        own = torch.diag_embed(within + noise / count[:, k, None])  # (S, T, T)
+        covariance = between + own
+        away = (average[:, :, k] - found["mu"].estimate[0, 0, 0, k]).mT  # (S, D, T)
+        normal = torch.distributions.MultivariateNormal(torch.zeros(3).double(), covariance[:, None])
+        return normal.log_prob(away)[count[:, k] > 0.5].sum()
+
+    for k in range(2):
+        at = torch.stack([found[name].estimate[0, 0, 0, k] for name in names[:2]])
+        information = -torch.autograd.functional.hessian(lambda scales, k=k: likelihood(scales, k), at)
+        epsilon, sigma = (found[name].log_precision[0, 0, 0, k].exp() for name in names[:2])
+        # Observed and expected information differ by chance: 600 averages, 1200 differences.
+        assert float(epsilon / information[0, 0]) == pytest.approx(1, abs=0.15)
+        assert float(sigma / (information[1, 1] - information[0, 1] ** 2 / information[0, 0])) == pytest.approx(
+            1, abs=0.15
+        )
 
 
 @pytest.mark.parametrize("networks", [2, 17])

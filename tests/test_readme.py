@@ -59,7 +59,7 @@ def test_every_setting_and_its_default(name: str, section: type[Section]):
     assert tables(page)[name] == {key: written(field.default) for key, field in section.model_fields.items()}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/study.md", "data_manifest/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/study.md", "docs/method.md", "data_manifest/README.md"])
 def test_links_to_pages(page: str):
     links = re.findall(r"\]\(([^):#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []

@@ -151,6 +151,17 @@ def test_a_checkpoint_of_another_training_is_left_alone_and_said_so(how, identit
     assert same(state(fresh), state(again))
 
 
+def test_other_settings_of_the_encoder_are_another_training(ragged, tmp_path, caplog):
+    path, source = tmp_path / "c.safetensors", Whole(ragged.template, ragged.batch)
+    families = [family_of(ragged.template, ragged.batch, "hybrid", passes=passes) for passes in (2, 3, 3)]
+    fit(families[0], source, plan(3), path, "a")
+    with caplog.at_level(logging.INFO):
+        fit(families[1], source, plan(3), path, "a")
+    assert "is of another training" in caplog.text
+    fit(families[2], source, plan(3))
+    assert same(state(families[1]), state(families[2]))
+
+
 def test_estimators_are_trainings_of_their_own(effects, tmp_path):
     template, observed = effects
     batch, path = full(template, observed), tmp_path / "c.safetensors"
@@ -246,6 +257,32 @@ def test_anchors_need_a_vertex_each():
     few = full(template, batch.seen.select(2, torch.tensor([1, 2])))
     with pytest.raises(BadData, match="at least 3 vertices with signal, one a network, got 2"):
         anchor(Whole(template, few), template.plates, 3, 0, 1)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_anchors_of_data_that_are_not_numbers_name_the_vertex(value):
+    batch, template = clusters([0, 1, 2]), draw_cohort((1, 1, 1), 3, 3).template
+    x, mask = batch.seen.x.clone(), batch.seen.mask.clone()
+    mask[..., 2], x[..., 2, :] = False, 0  # a vertex that nobody has is not among those that are averaged
+    x[1, 0, 7, 1] = value
+    with pytest.raises(BadData, match="vertex 7 of the region are not finite"):
+        anchor(Whole(template, full(template, Observed(x, mask))), template.plates, 3, 0, 1)
+
+
+def test_an_encoded_population_settles_to_the_same_from_a_warm_start():
+    drawn = draw_cohort((12, 2, 40), planted={"log_kappa": -1.5})
+    source, families, passes = Whole(drawn.template, drawn.batch), [], []
+    for warm in (False, True):
+        family = family_of(drawn.template, drawn.batch, "encoded")
+        start = warm_start(family, source, 5) if warm else None
+        count = family.encoder.statistics
+        family.encoder.statistics = lambda *a, count=count, warm=warm: (passes.append(warm), count(*a))[1]
+        settle_population(family, source, 12, start)
+        families.append(family)
+    assert 0 < passes.count(True) < passes.count(False)
+    for name, cold in families[0].fixed.items():
+        moved = (families[1].fixed[name].estimate - cold.estimate) * (0.5 * cold.log_precision).exp()
+        assert float(moved.square().mean().sqrt()) < 0.1, name  # each is settled within .03 a pass
 
 
 @pytest.mark.parametrize("scheme", ["hybrid", "free"])

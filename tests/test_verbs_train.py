@@ -3,8 +3,11 @@
 import json
 import shutil
 
+import nibabel as nib
+import numpy as np
 import pytest
 
+from parcellation.model_file import load_model
 from tests.studies import PATIENTS, command, damage, replace, snapshot
 
 
@@ -97,3 +100,30 @@ def test_the_model_says_who_and_what_it_was_trained_on(finished):
     assert details["study"]["training"]["steps"] == 10
     losses = (finished.path / "work/model/training_loss.tsv").read_text(encoding="utf-8").splitlines()
     assert len(losses) == 11
+
+
+OWN_LOGITS = {"template": "functional_parcellation_logits"}
+
+
+@pytest.mark.parametrize("model", [{"scheme": "encoded"}, OWN_LOGITS, OWN_LOGITS | {"scheme": "encoded"}], ids=str)
+def test_other_schemes_and_models_of_labels_go_the_whole_way(prepared, model):
+    study = prepared.write_study(model=model, training={"steps": 2})
+    assert "trained on 3 subjects" in command("train", study)
+    trained = load_model(prepared.path / "work/model").family
+    population = {site.name for site in trained.template.population_sites()}
+    assert set(trained.fixed) == (population if trained.settings["scheme"] == "encoded" else set())
+    assert "1 subjects inferred" in command("infer", study, "--participant-label", "sim04")
+    probability = np.asarray(nib.load(*prepared.results.glob("sub-sim04/anat/*_probseg.dscalar.nii")).dataobj)
+    assert np.isfinite(probability).all()
+    assert 0.5 < probability.max() <= 1
+
+
+def test_free_subjects_are_known_and_new_ones_are_refused(prepared):
+    study = prepared.write_study(model={"scheme": "free"}, training={"steps": 2})
+    assert "trained on 3 subjects" in command("train", study)
+    assert "train a hybrid" in command("infer", study, code=64)
+
+
+def test_a_model_that_is_not_of_networks_is_refused(prepared):
+    study = prepared.write_study(model={"template": "gaussian_random_effects"})
+    assert "expected a model of networks, got 'gaussian_random_effects'" in command("train", study, code=64)

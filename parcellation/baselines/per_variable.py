@@ -28,7 +28,7 @@ class PerVariable(Rival):
     """
 
     def __init__(self, template: Template, cards: Mapping[str, int], flow: str | Mapping[str, str] | None = None):
-        self.extra = encoder_class(template.encoder).extra
+        self.extra = encoder_class(template.encoder).extras(template)
         kinds = _default_flows(template) if flow is None else flow
         kinds = {site.name: kinds if isinstance(kinds, str) else kinds[site.name] for site in template.sites}
         flows = {name: make_flow(kind, self.extra) for name, kind in kinds.items()}

@@ -81,7 +81,7 @@ class Rival(nn.Module, ABC):
     def __init__(self, template: Template, cards: Mapping[str, int], starts: Mapping[str, Float[Tensor, " P"]]):
         super().__init__()
         self.template, self.cards, self.generative = template, dict(cards), template.generative
-        self.schemes = {site.name: type(self).__name__ for site in template.sites}
+        self.settings = {"method": type(self).__name__}
         self.free = nn.ModuleDict({n: Rows(template, template.site(n), cards, start) for n, start in starts.items()})
 
     def encodings(self, batch: Batch) -> dict[str, Tensor]:

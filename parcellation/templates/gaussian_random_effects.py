@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from parcellation.plates import Observed, Site, Template, Values
+from parcellation.plates import Noise, Observed, Site, Template, Values, gaussian_noise
 
 
 class GaussianRandomEffects(Template):
@@ -58,10 +58,14 @@ class GaussianRandomEffects(Template):
     def simulate(self, groups: int, samples: int, generator: torch.Generator) -> Observed:
         """A data set drawn from the model, float64."""
         mask = torch.ones(groups, samples, dtype=torch.bool)
-        blank = Observed(torch.zeros(groups, samples, self.dimensions, dtype=torch.float64), mask)
-        values = self.draw(blank, lambda _, shape: torch.randn(shape, generator=generator, dtype=torch.float64))
-        noise = torch.randn(blank.x.shape, generator=generator, dtype=torch.float64)
-        return Observed(values["group"] + self.sd_sample * noise, mask)
+        blank = Observed(torch.zeros(groups, samples, 1, dtype=torch.float64), mask)
+        noise = gaussian_noise(generator, "cpu", torch.float64)
+        return self.observations(self.draw(blank, noise), blank, noise)
+
+    def observations(self, values: Values, blank: Observed, noise: Noise) -> Observed:
+        """Samples about the groups."""
+        x = values["group"] + self.sd_sample * noise("x", (*blank.mask.shape, self.dimensions))
+        return Observed(x * blank.mask[..., None], blank.mask, blank.covariates)
 
     def posterior(self, observed: Observed) -> dict[str, tuple[Tensor, Tensor]]:
         """Exact posterior mean and standard deviation of every site; groups are marginal, means over the population."""

@@ -27,18 +27,23 @@ from parcellation.posterior import PopulationPosterior, Posterior, SubjectPoster
 from parcellation.store import Store
 from parcellation.training import observe
 from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
 
 
-def infer(study: Study, selection: Selection) -> str:
-    """Infer the selected subjects, export their maps and the population's; returns the lines to print."""
-    run = Inference.of(study)
+def infer(study: Study, selection: Selection, population: str = FIXED) -> str:
+    """Infer the selected subjects, export their maps and the population's; returns the lines to print.
+
+    population: `fixed`, as the model has it, or `reinferred` from the whole cohort, whoever is selected.
+    """
+    run = Inference.of(study, population, selection.dry_run)
     subjects = run.selected(selection)
     if selection.dry_run:
         return "\n".join(f"would infer subject {subject}" for subject in subjects)
     writable_folder(study.outputs.directory)
+    remember(run.workspace, population)
     export = run.export()
     faults, kept = [], 0
     for subject in tqdm(subjects, desc="infer", unit="subject", disable=None):
@@ -57,12 +62,17 @@ def infer(study: Study, selection: Selection) -> str:
     run.write_dataset(export)
     before = f", {kept} of them before" if kept else ""
     lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
+    if population == REINFERRED:
+        lines.append(run.origin.sentence())
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
 
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """A model, a cohort that fits it, and where answers are kept."""
+    """A model, a cohort that fits it, and where answers are kept.
+
+    model: with the population that subjects are given; origin: which population that is.
+    """
 
     study: Study
     workspace: Workspace
@@ -71,10 +81,14 @@ class Inference:
     cohort: Cohort
     posterior: Posterior
     damaged: dict[str, BadData]
+    origin: Population
 
     @classmethod
-    def of(cls, study: Study) -> "Inference":
-        """Everything of a study that is needed to infer; raises BadData when the cohort does not fit the model."""
+    def of(cls, study: Study, population: str | None = None, look_only: bool = False) -> "Inference":
+        """Everything of a study that is needed to infer; raises BadData when the cohort does not fit the model.
+
+        population: as in `infer`; None for that of the latest answers. look_only: infer none anew.
+        """
         workspace = Workspace(study)
         model = load_model(workspace.model)
         ground = workspace.ground()
@@ -85,7 +99,8 @@ class Inference:
         cohort = open_cohort(store, feature_map, whole)
         model.check(cohort.identity)
         torch.set_num_threads(study.training.threads)
-        return cls(study, workspace, ground, model, cohort, Posterior(model, study.outputs.draws), damaged)
+        model, origin = population_model(workspace, model, cohort, chosen(workspace, population), look_only)
+        return cls(study, workspace, ground, model, cohort, Posterior(model, study.outputs.draws), damaged, origin)
 
     def selected(self, selection: Selection) -> list[str]:
         """Subjects to infer, of those with fingerprints of any session that is asked for."""
@@ -166,7 +181,7 @@ class Inference:
         """Where and how maps are written: CIFTI on fs_LR and for CIFTI input, else GIFTI."""
         frame = Frame(self.ground.brain, self.ground.region)
         style = Gifti if self._is_gifti() else Cifti
-        provenance = {"Draws": self.study.outputs.draws, "Model": self.model.digest[:16]}
+        provenance = {"Draws": self.study.outputs.draws} | self.origin.provenance()
         out = self.study.outputs.directory
         return Export(out, frame, self.networks, self.ground.targets.names, self.seg, style, provenance)
 
@@ -178,8 +193,8 @@ class Inference:
         """Population maps and the files that make the folder a data set."""
         write_population(export, self.population())
         rows = [participant(answer, self.flags(answer)) for answer in self.known()]
-        citation = self.methods(len(rows))
-        write_dataset(self.study.outputs.directory, self.study.name, self.study.digest(), rows, citation=citation)
+        facts = {"StudySHA256": self.study.digest()} | self.origin.provenance()
+        write_dataset(self.study.outputs.directory, self.study.name, facts, rows, citation=self.methods(len(rows)))
         self._write_logs()
 
     def flags(self, answer: SubjectPosterior) -> list[str]:
@@ -205,6 +220,7 @@ class Inference:
             trained_on=len(details["subjects"]),
             subjects=subjects,
             draws=self.study.outputs.draws,
+            population_of=self.origin.subjects if self.origin.kind == REINFERRED else None,
         )
 
     def _write_logs(self) -> None:

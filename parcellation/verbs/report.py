@@ -68,7 +68,8 @@ def _summary(run: Inference, subjects: int) -> list[str]:
         f"connectivity with {len(run.ground.targets.names)} targets, in {subjects} "
         f"subject{'' if subjects == 1 else 's'}.",
         f"The model was trained on {len(details['subjects'])} subjects ({details['sessions']} sessions), {_both(run)} "
-        f"of them among those below; the maps below were inferred with it without further training.",
+        f"of them among those below; the maps below were inferred with it without further training. "
+        f"{run.origin.sentence()}",
     ]
 
 

@@ -19,7 +19,7 @@ from parcellation.family import Family
 from parcellation.files import writable_folder, write_text
 from parcellation.label_power import choose_label_power, refit_map
 from parcellation.model_file import TrainedModel, load_model, save_model
-from parcellation.plates import template_class
+from parcellation.plates import Template, template_class
 from parcellation.training import CohortSource, Plan, anchor, fit, settle_population, warm_start
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
@@ -27,6 +27,7 @@ from parcellation.verbs.workspace import Selection, Workspace, model_header, tra
 log = logging.getLogger(__name__)
 
 CHUNK = 8  # subjects in memory at a time outside training steps
+ROW_RATE = 0.1  # free subjects start near their answers: larger steps only blur them, and what is learned of the scales
 
 
 def train(study: Study, selection: Selection, device: str | None = None) -> str:
@@ -56,7 +57,6 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     cohort = open_cohort(store, fit_features(store, subjects, study.features), subjects)
     family, source = _family(study, cohort, device)
     losses = _fit(study, family, source, workspace, key)
-    settle_population(family, source, CHUNK)
     details = {
         "key": key,
         "study": study.resolved(),
@@ -103,8 +103,12 @@ def _device(study: Study) -> str:
 
 
 def _family(study: Study, cohort: Cohort, device: torch.device) -> tuple[Family, CohortSource]:
-    """The family grounded at the cohort's cardinalities, started near an answer."""
-    cls = template_class(study.model.template)
+    """The family grounded at the cohort's cardinalities, started near an answer.
+
+    Encoded population sites are settled before the first step, which is as good as after the last: the encoder has no
+    weights. Every step then sees the population of the whole cohort.
+    """
+    cls = _template(study)
     source = CohortSource(None, cohort, device)
     reference = anchor(source, cls.plates, study.model.networks, study.training.seed, CHUNK)
     template = cls(reference.float(), cohort.reference_frames())
@@ -115,8 +119,18 @@ def _family(study: Study, cohort: Cohort, device: torch.device) -> tuple[Family,
         model = study.model
         settings = dict(flow=model.flows, encoding_size=model.encoding_size, passes=model.encoder_passes)
         family = Family(template, source.cards, model.scheme, **settings).to(device)
-    warm_start(family, source, CHUNK)
+    settle_population(family, source, CHUNK, warm_start(family, source, CHUNK))
     return family, source
+
+
+def _template(study: Study) -> type[Template]:
+    """The study's template; raises UsageError for one that is not of networks and their fingerprints."""
+    cls = template_class(study.model.template)
+    if cls.encoder != "network_pooling":
+        raise UsageError(
+            f"model.template: expected a model of networks, got {study.model.template!r}; see docs/method.md"
+        )
+    return cls
 
 
 def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspace, key: str) -> np.ndarray:
@@ -129,6 +143,7 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspac
         training.seed,
         subsample,
         training.checkpoint_every,
+        ROW_RATE,
     )
     with tqdm(total=training.steps, desc="train", unit="step", disable=None) as bar:
 
@@ -168,7 +183,7 @@ def _calibrate(model: TrainedModel, source: CohortSource) -> TrainedModel:
         return model
     power = choose_label_power(model, source)
     model = TrainedModel(model.family, model.identity, model.details, model.arrays, label_power=power)
-    if not power.plain and "logits_group" in model.family.free:
+    if not power.plain:
         refit_map(model, source)
     return model
 

@@ -3,8 +3,9 @@
 Spherical k-means on the group-mean fingerprints (20 starts) gives unit profiles, and a vertex of a subject belongs to
 network k with probability proportional to group_vk exp(c sum_t x_t . m_k). The group map is the mean of the training
 subjects' probabilities with half a count a network added; c is the grid's best predictive gain between halves of the
-training subjects' sessions, beyond the map of the other training subjects. A subject's profiles are its probability-weighted means, shrunk towards the population's by
-one factor, fitted so that one half of a training subject's sessions predicts the other half's means best.
+training subjects' sessions, beyond the map of the other training subjects. A subject's profiles are its weighted means,
+shrunk towards the population's by one factor, fitted so that one half of a training subject's sessions predicts the
+other half's means best.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ HALF_COUNT = 0.5
 
 @dataclass(frozen=True)
 class PlainMixture:
-    """A fitted mixture: profiles (network, feature), group map (vertex, network), concentration, shrinkage in [0, 1]."""
+    """A fitted mixture: profiles (network, feature), group map (vertex, network), concentration, share in [0, 1]."""
 
     profiles: np.ndarray
     group: np.ndarray
@@ -64,7 +65,7 @@ def _map(posterior: np.ndarray) -> np.ndarray:
 
 
 def _gain(halves: list[np.ndarray], fold: np.ndarray, profiles, group, concentration) -> float:
-    """Gain of some subjects beyond the map of the others: their own would count as knowledge what it learned of them."""
+    """Gain of some subjects beyond the map of the others: their own has learned of them already."""
     return predictive_gain(*(_posterior(half[fold], profiles, group, concentration) for half in halves), group)
 
 
@@ -86,7 +87,7 @@ def _posterior(half: np.ndarray, profiles: np.ndarray, group: np.ndarray, concen
 
 
 def _away(half: np.ndarray, posterior: np.ndarray, profiles: np.ndarray) -> np.ndarray:
-    """How a subject's own mean profiles differ from the population's (subject, network, feature); 0 without a member."""
+    """How subjects' own mean profiles differ from the population's (subject, network, feature); 0 if empty."""
     weight = posterior.sum(1)[..., None]
     own = np.einsum("svk,svd->skd", posterior, half.mean(1)) / np.maximum(weight, 1e-9)
     return np.where(weight > 1e-6, own - profiles, 0)

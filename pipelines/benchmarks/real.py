@@ -49,6 +49,8 @@ SCORES = ("gain", "cosine", "cosine_subject", "group_cosine", "group_cosine_subj
 SCORES += ("confidence", "ece", "nll", "ece_link", "nll_link", "lambda")
 COLUMNS = ("gain", "cosine", "group_cosine", "cosine_subject", "group_cosine_subject", "agreement", "between")
 COLUMNS += ("confidence", "ece", "nll", "ece_link")
+DIFFERENCES = ("gain_minus_plain", "gain_se", "cosine_subject_minus_group", "cosine_subject_minus_group_se")
+DIFFERENCES += ("cosine_subject_minus_plain", "cosine_subject_minus_plain_se", "lambda")
 # Measured by others on all subjects of the sets, in the order of COLUMNS; NaN where it was not.
 NAN = float("nan")
 RIVALS = {
@@ -245,15 +247,12 @@ def _print(name: str, networks: int, x: np.ndarray, rows: dict[str, float], seco
     for method, row in shown.items():
         print(f"  {method:<28}" + "".join(f"{value:>10.4f}" for value in row))
     print(
-        "  {:+.4f} (se {:.4f}) of gain over the plain mixture; cosine with the subject's profiles {:+.4f} (se {:.4f}) over "
-        "the group map's, {:+.4f} (se {:.4f}) over the plain mixture's; lambda {:.3g}".format(
-            *(rows.get(key, NAN) for key in (
-                "gain_minus_plain", "gain_se", "cosine_subject_minus_group", "cosine_subject_minus_group_se",
-                "cosine_subject_minus_plain", "cosine_subject_minus_plain_se", "lambda",
-            ))
+        "  {:+.4f} (se {:.4f}) of gain over the plain mixture; cosine with the subject's profiles {:+.4f} (se {:.4f})\n"
+        "  over the group map's, {:+.4f} (se {:.4f}) over the plain mixture's; lambda {:.3g}".format(
+            *(rows.get(key, NAN) for key in DIFFERENCES)
         ),
         flush=True,
-    )  # fmt: skip
+    )
 
 
 def _short(key: str) -> str:

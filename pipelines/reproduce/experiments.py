@@ -2,43 +2,53 @@
 
     python -m pipelines.reproduce.experiments OUT.json --method pavi_f --groups 100 --reduced 2 --dimensions 8
 
-A run trains one method on one data set and writes what the figures and the table need: the gap to the exact evidence
-(all data, unit weights, in nats, with its Monte-Carlo error) along the way, weights, seconds and memory. Seconds are
-those of training alone: evaluations stop the clock. For cascading flows the bound is the augmented one, which lies
-below its evidence lower bound, so that its gap is an upper bound; the result says so.
+A run trains one method and writes what the figures and the table need: the gap to the exact evidence (all data, unit
+weights, in nats, with its Monte-Carlo error) along the way, weights, seconds and memory. Methods that are trained over
+many data sets are judged on data sets that they have not seen; the gap is the mean of these. For cascading flows the
+bound is the augmented one, which lies below its evidence lower bound, so that its gap is an upper bound of its gap; the
+result says so.
+
+Seconds are CPU seconds of training alone. Data are made, and bounds evaluated, in processes of their own, so that peak
+memory too is that of training. A time limit is known to the schedule of learning rates: a run that has to stop before
+its last step is planned with as many as fit.
 """
 
 import argparse
 import copy
+import math
+import multiprocessing
+import pickle
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 
-from parcellation.baselines.adavi import Adavi
-from parcellation.baselines.cascading_flows import AmortizedCascadingFlows, CascadingFlows
-from parcellation.baselines.per_variable import PerVariable
+from parcellation.approximation import Approximation
 from parcellation.elbo import elbo
-from parcellation.errors import Stopped
-from parcellation.family import Family
+from parcellation.errors import BadData, Stopped
 from parcellation.files import write_json
 from parcellation.plates import Batch, gaussian_noise
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
-from parcellation.training import Plan, Whole, fit
+from parcellation.training import DataSets, Plan, Source, Whole, fit
+from pipelines.reproduce.methods import METHODS, SAMPLES, data_sets
 
-SAMPLES = 50
 SETTINGS = {"unit": (1.0, 1.0, 1.0), "paper": (1.0, 0.2, 0.05)}
-DRAWS = 100
+DRAWS = 100  # of a gap, over all data sets
+UNSEEN = 5  # data sets
+TRIED, LOADED = 15, 2  # steps on a copy, which tell how many fit in a limit of time; in the first, libraries are loaded
 
 
 @dataclass(frozen=True)
 class Run:
     """What is run; every field is an option of the command.
 
-    points: evaluations along the way, evenly spaced; limit_s: seconds of training after which a run stops.
+    encoding_size: numbers in a vector that encodes a ground variable, 0 for the encoding itself (estimate and precision
+    of every element). points: evaluations along the way, closer at the start; limit_s: seconds of training a run has.
     """
 
     method: str = "pavi_f"
@@ -46,35 +56,59 @@ class Run:
     dimensions: int = 8
     groups: int = 100
     reduced: int = 2
-    encoding_size: int = 8
+    encoding_size: int = 0
     steps: int = 5000
     rate: float = 0.02
+    row_rate: float = 15.0
     seed: int = 0
     points: int = 10
     limit_s: float = 1e9
 
+    @property
+    def template(self) -> GaussianRandomEffects:
+        """The model."""
+        return GaussianRandomEffects(self.dimensions, *SETTINGS[self.setting])
 
-def _pavi(scheme: str) -> Callable[[GaussianRandomEffects, Batch, Run], Family]:
-    return lambda template, full, run: Family(template, full.cards, scheme, encoding_size=run.encoding_size or None)
+    def data(self, number: int) -> Batch:
+        """A data set of this seed, float32; training has number 0."""
+        generator = torch.Generator().manual_seed(self.seed + 7919 * number)
+        observed = self.template.simulate(self.groups, SAMPLES, generator)
+        return Batch.full(self.template.plates, observed.to("cpu", torch.float32))
 
 
-METHODS: dict[str, Callable] = {
-    "pavi_f": _pavi("free"),
-    "pavi_e": _pavi("encoded"),
-    "hybrid": _pavi("hybrid"),
-    "baseline": lambda template, full, run: PerVariable(template, full.cards),
-    "cf": lambda template, full, run: CascadingFlows(template, full.cards),
-    "cf_sa": lambda template, full, run: AmortizedCascadingFlows(template, full.cards, run.dimensions),
-    "adavi": lambda template, full, run: Adavi(template, full.cards, run.dimensions),
-}
-AUGMENTED = {"cf", "cf_sa"}
+def apart(function: Callable[[], Any]) -> Any:
+    """What a function returns, computed in a process of its own: neither its time nor its memory is this one's."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    # Plain bytes: a tensor sent as one would be shared memory, which ends with the process that made it.
+    process = context.Process(target=lambda: send.send_bytes(pickle.dumps(function())))
+    process.start()
+    send.close()
+    try:
+        return pickle.loads(receive.recv_bytes())
+    except EOFError as error:
+        raise RuntimeError("the process that should have computed this has ended without a result") from error
+    finally:
+        process.join()
+
+
+def bound(run: Run, approximation: Approximation, full: Batch, draws: int) -> tuple[float, float]:
+    """Gap to the exact evidence and its Monte-Carlo error, in nats: all data, float64, the same draws every time."""
+    double = Batch.full(run.template.plates, full.seen.to("cpu", torch.float64))
+    noise = gaussian_noise(torch.Generator().manual_seed(1), "cpu", torch.float64)
+    found = elbo(copy.deepcopy(approximation).double(), double, noise, draws)
+    return float(run.template.log_evidence(double.seen)) - found.mean, found.standard_error
 
 
 @dataclass
 class Record:
-    """What is measured on the way: at each point the step, seconds of training so far, gap and its error."""
+    """What is measured on the way: at each point the step, seconds of training so far, gap and its error.
 
-    evidence: float
+    full: the data set of a method that is trained on one. A gap that is not finite is None.
+    """
+
+    run: Run
+    full: Batch | None
     points: list[dict] = field(default_factory=list)
     seconds: float = 0.0
     since: float = 0.0
@@ -87,56 +121,92 @@ class Record:
         """Stop the clock."""
         self.seconds += time.process_time() - self.since
 
-    def add(self, step: int, approximation, full: Batch) -> None:
-        """Evaluate the bound with all data in float64, from the same draws at every point."""
-        copied = copy.deepcopy(approximation).double()
-        noise = gaussian_noise(torch.Generator().manual_seed(1), "cpu", torch.float64)
-        bound = elbo(copied, full, noise, DRAWS)
-        gap = self.evidence - bound.mean
-        self.points.append({"step": step, "seconds": self.seconds, "gap": gap, "error": bound.standard_error})
+    def add(self, step: int, approximation: Approximation) -> None:
+        """Evaluate."""
+        found = apart(lambda: self._evaluate(approximation))
+        gap, error = found if all(map(math.isfinite, found)) else (None, None)
+        self.points.append({"step": step, "seconds": self.seconds, "gap": gap, "error": error})
+
+    def _evaluate(self, approximation: Approximation) -> tuple[float, float]:
+        if self.full is not None:
+            return bound(self.run, approximation, self.full, DRAWS)
+        found = [bound(self.run, approximation, self.run.data(1 + k), DRAWS // UNSEEN) for k in range(UNSEEN)]
+        gaps, errors = zip(*found, strict=True)
+        return sum(gaps) / UNSEEN, sum(error**2 for error in errors) ** 0.5 / UNSEEN
 
 
 def execute(run: Run) -> dict:
     """Train and measure one run; returns its settings and results as plain values."""
     torch.set_num_threads(1)
-    template = GaussianRandomEffects(run.dimensions, *SETTINGS[run.setting])
-    observed = template.simulate(run.groups, SAMPLES, torch.Generator().manual_seed(run.seed))
-    full = Batch.full(template.plates, observed)
-    single = Batch.full(template.plates, observed.to("cpu", torch.float32))
+    method = METHODS[run.method]
     torch.manual_seed(run.seed)
-    approximation = METHODS[run.method](template, single, run)
-    record = Record(float(template.log_evidence(observed)))
-    record.add(0, approximation, full)
-    done = _train(run, approximation, Whole(template, single), record, full)
+    cards = {"group": run.groups, "sample": SAMPLES}
+    approximation = method.build(run.template, cards, run.encoding_size)
+    full = None if method.many else apart(lambda: run.data(0))
+    many = data_sets(method, run.template, run.groups, run.seed) if method.many else None
+    source = many or Whole(run.template, full)
+    batch = source.cards["group"] if method.whole else run.reduced
+    record = Record(run, full)
+    record.add(0, approximation)
+    run = replace(run, steps=_affordable(run, approximation, source, batch))
+    done, failed = _train(run, approximation, source, batch, record)
     free = sum(one.rows.weight.numel() for one in approximation.free.values() if one.sparse)
-    weights = sum(parameter.numel() for parameter in approximation.parameters())
     return asdict(run) | {
         "points": record.points,
-        "gap": record.points[-1]["gap"],
-        "bound": "augmented" if run.method in AUGMENTED else "ELBO",
+        "gap": None if failed else record.points[-1]["gap"],
+        "bound": "augmented" if method.augmented else "ELBO",
+        "failed": failed,
         "finished": done == run.steps,
         "steps_done": done,
         "train_s": record.seconds,
         "step_ms": 1000 * record.seconds / max(done, 1),
-        "weights": weights,
+        "weights": sum(parameter.numel() for parameter in approximation.parameters()),
         "weights_of_groups": free,
         "latents": run.dimensions * (run.groups + 1),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def _train(run: Run, approximation, source: Whole, record: Record, full: Batch) -> int:
-    """Train with evaluations; returns the number of steps done before the end or the time limit."""
-    plan = Plan(run.steps, run.reduced, run.rate, run.seed, {})
-    at = {round(run.steps * k / run.points) for k in range(1, run.points + 1)}
-    done = 0
+def _affordable(run: Run, approximation: Approximation, source: Source | DataSets, batch: int) -> int:
+    """Steps to plan for: those asked for, or as many as fit in the limit of time."""
+    times: list[float] = []
+
+    def enough() -> bool:
+        return len(times) > LOADED + 1 and times[-1] - times[LOADED] > 0.05 * run.limit_s
+
+    plan = Plan(TRIED, batch, run.rate, run.seed, {}, row_rate=run.row_rate)
+    try:
+        fit(
+            copy.deepcopy(approximation),
+            copy.copy(source),
+            plan,
+            progress=lambda *_: times.append(time.process_time()),
+            stop=enough,
+        )
+    except Stopped:
+        pass
+    except BadData:
+        return run.steps  # which will fail too
+    step = (times[-1] - times[LOADED]) / (len(times) - 1 - LOADED)
+    return max(1, min(run.steps, int(0.95 * run.limit_s / step)))
+
+
+def evaluated(run: Run) -> set[int]:
+    """Steps after which the bound is evaluated: closer at the start, where it changes fast."""
+    return {max(1, round(run.steps * (k / run.points) ** 2)) for k in range(1, run.points + 1)}
+
+
+def _train(run: Run, approximation, source: Source | DataSets, batch: int, record: Record) -> tuple[int, str]:
+    """Train with evaluations; returns the number of steps done before the end or the time limit, and what failed."""
+    plan = Plan(run.steps, batch, run.rate, run.seed, {}, row_rate=run.row_rate)
+    at, done = evaluated(run), 0
 
     def progress(step: int, loss: float) -> None:
         nonlocal done
         done = step
         if step in at:
             record.stop()
-            record.add(step, approximation, full)
+            record.add(step, approximation)
             record.start()
 
     def late() -> bool:
@@ -148,17 +218,33 @@ def _train(run: Run, approximation, source: Whole, record: Record, full: Batch) 
         record.stop()
     except Stopped:
         record.stop()
-        record.add(done, approximation, full)
-    return done
+        record.add(done, approximation)
+    except BadData as error:
+        record.stop()
+        return done, str(error)
+    return done, ""
+
+
+def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The fields of a run as options."""
+    for one in fields(Run):
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
+    return parser
+
+
+def stored_rates(options: dict) -> dict:
+    """Options of a run with the rates that the file `rates`, if there is one, has under `key`."""
+    rates, key = options.pop("rates"), options.pop("key")
+    return options | (yaml.safe_load(rates.read_text(encoding="utf-8"))[key] if rates else {})
 
 
 def main() -> None:
     """Run one experiment from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    for one in fields(Run):
-        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
-    options = vars(parser.parse_args())
+    parser.add_argument("--rates", type=Path, help="file of rates by key, which then count")
+    parser.add_argument("--key", help="whose rates")
+    options = stored_rates(vars(add_options(parser).parse_args()))
     out = options.pop("out")
     write_json(out, execute(Run(**options)))
 

@@ -3,118 +3,119 @@
 Repetitions become a mean and a standard deviation. Every gap is to the exact log evidence of that repetition's data.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 from parcellation.files import write_text
+from pipelines.reproduce.claims import flatness, step_ratio, weights_ratio
+from pipelines.reproduce.figures import NAMES, draw
+from pipelines.reproduce.race import seconds_to
 
-GROUP = ["experiment", "setting", "method", "groups", "encoding_size"]
-NUMBERS = ["gap", "weights", "weights_of_groups", "train_s", "step_ms", "peak_mib", "steps_done"]
-NAMES = {
-    "pavi_f": "PAVI-F",
-    "pavi_e": "PAVI-E",
-    "pavi_e_sa": "PAVI-E(sa)",
-    "hybrid": "hybrid",
-    "cf": "CF",
-    "cf_sa": "CF(sa)",
-    "adavi": "ADAVI",
-    "baseline": "not plate-amortized",
-}
+GROUP = ["experiment", "setting", "method", "groups", "encoding_size", "steps_asked"]
+NUMBERS = ["gap", "weights", "weights_of_groups", "train_s", "half_s", "step_ms", "peak_mib", "steps_done", "failed"]
+HEAD = "experiment|sds|method|groups|encoding|steps|gap (nats)|weights|of groups|s|s to ½ nat|ms a step|MiB|failed"
 
 
 def main(folder: Path) -> None:
     """Write table.tsv, table.md and the figures into the folder."""
-    table, curves = read(folder)
+    runs = read(folder / "runs")
+    table = pd.DataFrame([{name: value for name, value in run.items() if name != "points"} for run in runs])
+    points = [point | {name: run[name] for name in [*GROUP, "seed"]} for run in runs for point in run["points"]]
     numbers = table.groupby(GROUP, sort=False)[NUMBERS].agg(["mean", "std"])
     numbers.columns = [f"{name}_{kind}" for name, kind in numbers.columns]
     numbers = numbers.reset_index()
     write_text(folder / "table.tsv", numbers.to_csv(sep="\t", index=False, float_format="%.6g"))
-    for number, (draw, data) in enumerate(((convergence, curves), (encoding_sizes, numbers), (scaling, numbers)), 1):
-        there = data[data["experiment"] == f"exp{number}"]
-        for setting, rows in there.groupby("setting"):
-            draw(rows, folder / f"figure{number}_{setting}.png")
-    write_text(folder / "table.md", markdown(numbers))
+    draw(folder, numbers, pd.DataFrame(points))
+    write_text(folder / "table.md", markdown(numbers, [*claims(runs), *races(read(folder / "races"))]))
 
 
-def read(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One row a run, and one row a point of a run's curve."""
-    rows, points = [], []
-    for path in sorted((folder / "runs").glob("*.json")):
+def read(folder: Path) -> list[dict]:
+    """Finished runs, in the order of their names and of their numbers of groups."""
+    runs = []
+    for path in folder.glob("*.json"):
         run = json.loads(path.read_text(encoding="utf-8")) | {"experiment": path.name.split("_")[0]}
-        points += [point | {key: run[key] for key in [*GROUP, "seed"]} for point in run.pop("points")]
-        rows.append(run)
-    return pd.DataFrame(rows), pd.DataFrame(points)
+        run["steps_asked"] = int(path.stem.split("_steps-")[1].split("_")[0])
+        half = seconds_to(run | {"train_s": np.nan})
+        runs.append(run | {"half_s": half, "failed": float(bool(run["failed"]))})
+    return sorted(runs, key=_place)
 
 
-def markdown(numbers: pd.DataFrame) -> str:
+def _place(run: dict) -> tuple:
+    experiment, setting, method, *numbers = (run[name] for name in [*GROUP, "seed"])
+    return experiment, setting, list(NAMES).index(method), *numbers
+
+
+def markdown(numbers: pd.DataFrame, lines: list[str]) -> str:
     """The table for reading; mean ± standard deviation over repetitions."""
-    lines = [
-        "| experiment | sds | method | groups | encoding | gap (nats) | weights | of groups | seconds | ms a step |"
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|---|---|")
+    head = HEAD.split("|")
+    rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in numbers.to_dict("records"):
         cells = [
-            row["experiment"], row["setting"], NAMES[row["method"]], row["groups"], row["encoding_size"],
-            _pair(row, "gap"), f"{row['weights_mean']:.0f}", f"{row['weights_of_groups_mean']:.0f}",
-            _pair(row, "train_s"), _pair(row, "step_ms"),
+            row["experiment"], row["setting"], NAMES[row["method"]], row["groups"], row["encoding_size"] or "-",
+            f"{row['steps_done_mean']:.0f}", _pair(row, "gap"), f"{row['weights_mean']:.0f}",
+            f"{row['weights_of_groups_mean']:.0f}", _pair(row, "train_s"), _pair(row, "half_s"),
+            f"{row['step_ms_mean']:.3g}", f"{row['peak_mib_mean']:.0f}", f"{row['failed_mean']:.0%}",
         ]  # fmt: skip
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    note = (
-        "Gaps are to the exact log evidence. That of CF is of its augmented bound, so it is an upper bound of its gap."
-    )
-    return "\n".join([*lines, "", note, ""])
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    note = "Gaps are to the exact log evidence; those of CF are of its augmented bound, an upper bound of its gap."
+    return "\n".join([*rows, "", note, "", *lines, ""])
+
+
+def claims(runs: list[dict]) -> list[str]:
+    """What was found of the paper's claims, a line each."""
+    lines, settings = [], sorted({run["setting"] for run in runs})
+    for setting, seed in itertools.product(settings, sorted({run["seed"] for run in runs})):
+        # Runs are in the order of their steps: the longest of each method stays.
+        longest = {run["method"]: run for run in runs if _is(run, experiment="exp1", setting=setting, seed=seed)}
+        rival = longest.pop("baseline", None)
+        if rival and longest:
+            ratio = _number(step_ratio(list(longest.values()), rival))
+            lines.append(f"- exp1, {setting}, seed {seed}: the baseline's level in {ratio} times fewer steps")
+    for setting, method in itertools.product(settings, ("pavi_f", "pavi_e")):
+        rivals = {run["groups"]: run for run in runs if _is(run, experiment="exp3", setting=setting, method="cf_sa")}
+        sizes = {run["groups"]: run for run in runs if _is(run, experiment="exp3", setting=setting, method=method)}
+        who, large = f"- exp3, {setting}, {NAMES[method]}", max(sizes, default=0)
+        if both := set(rivals) & set(sizes):
+            ratio = weights_ratio(rivals[max(both)], sizes[max(both)])
+            lines.append(f"{who}: at {max(both)} groups CF(sa) has {ratio:.3g} times the weights")
+        if 200 in sizes and large > 200:
+            ratio = flatness(sizes[200], sizes[large])
+            lines.append(
+                f"{who}: from 200 to {large} groups, time of a step times {ratio['step_ms']:.3g}, "
+                f"memory times {ratio['peak_mib']:.3g}"
+            )
+    return lines
+
+
+def _is(run: dict, **values) -> bool:
+    return all(run[name] == value for name, value in values.items())
+
+
+def races(runs: list[dict]) -> list[str]:
+    """How many times our time a rival needed, a line a race."""
+    lines = []
+    for run in runs:
+        tries = ", ".join(f"{one['times']:.3g} times: {_number(one['gap'])} nats" for one in run["tries"])
+        who = f"{run['experiment']}, {run['setting']}, seed {run['seed']}: {NAMES[run['method']]}"
+        lines.append(
+            f"- {who} at {run['groups']} groups, with multiples of our {run['ours_s']:.3g} s: {tries}; {run['end']}"
+        )
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "no" if value is None else f"{value:.3g}"
 
 
 def _pair(row: dict, name: str) -> str:
+    if np.isnan(row[f"{name}_mean"]):
+        return "-"
     return f"{row[f'{name}_mean']:.3g} ± {np.nan_to_num(row[f'{name}_std']):.2g}"
-
-
-def convergence(curves: pd.DataFrame, path: Path) -> None:
-    """Experiment 1: gap over steps and over seconds, mean and range over repetitions."""
-    chosen = curves[curves["step"] > 0]
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    for method, runs in chosen.groupby("method", sort=False):
-        mean = runs.groupby("step")[["seconds", "gap"]].mean()
-        low, high = (runs.groupby("step")["gap"].agg(kind).clip(lower=1e-4) for kind in ("min", "max"))
-        for axis, x in zip(axes, (mean.index, mean["seconds"]), strict=True):
-            axis.plot(x, mean["gap"].clip(lower=1e-4), label=NAMES[method])
-            axis.fill_between(x, low, high, alpha=0.2)
-    for axis, label in zip(axes, ("step", "seconds of training"), strict=True):
-        axis.set(xlabel=label, yscale="log", xscale="log")
-    axes[0].set_ylabel("gap to the exact log evidence (nats)")
-    _save(figure, axes[0], path)
-
-
-def encoding_sizes(chosen: pd.DataFrame, path: Path) -> None:
-    """Experiment 2: gap against the size of the encodings."""
-    figure, axis = plt.subplots(figsize=(4.5, 3.6))
-    axis.errorbar(chosen["encoding_size"], chosen["gap_mean"].clip(lower=1e-4), chosen["gap_std"], marker="o")
-    axis.set(xlabel="numbers in a group's encoding", ylabel="gap (nats)", yscale="log", xscale="log")
-    _save(figure, None, path)
-
-
-def scaling(chosen: pd.DataFrame, path: Path) -> None:
-    """Experiment 3: gap, weights and seconds against the number of groups."""
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
-    for method, rows in chosen.groupby("method", sort=False):
-        for axis, name in zip(axes, ("gap", "weights", "train_s"), strict=True):
-            axis.plot(rows["groups"], rows[f"{name}_mean"].clip(lower=1e-4), marker="o", label=NAMES[method])
-    for axis, label in zip(axes, ("gap (nats)", "weights", "seconds of training"), strict=True):
-        axis.set(xlabel="groups", ylabel=label, xscale="log", yscale="log")
-    _save(figure, axes[0], path)
-
-
-def _save(figure, legend, path: Path) -> None:
-    if legend is not None:
-        legend.legend(frameon=False, fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,131 @@
+"""Which population subjects are inferred with: the trained model's, or that of the cohort itself, kept once found."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from parcellation.cohort import Cohort
+from parcellation.encoding import Encoding
+from parcellation.files import unit_lock, whole_file, write_json
+from parcellation.model_file import TrainedModel
+from parcellation.population import check_size, identity, reinfer, with_population
+from parcellation.training import CohortSource
+from parcellation.verbs.workspace import Workspace
+
+log = logging.getLogger(__name__)
+
+FIXED, REINFERRED = "fixed", "reinferred"
+KINDS = (FIXED, REINFERRED)
+
+
+@dataclass(frozen=True)
+class Population:
+    """What is known of the population that answers are given: its kind, and the subjects that it was found in.
+
+    model: digest of the trained model; subjects: those it was trained on, or the whole new cohort.
+    """
+
+    kind: str
+    model: str
+    subjects: int
+
+    def provenance(self) -> dict:
+        """What sidecars say of it."""
+        return {"Model": self.model[:16], "Population": self.kind, "PopulationSubjects": self.subjects}
+
+    def sentence(self) -> str:
+        """What the report says of it."""
+        if self.kind == FIXED:
+            return f"The population is the model's, of its {self.subjects} training subjects."
+        return (
+            f"The population was inferred again from all {self.subjects} subjects of this cohort, without training; "
+            f"the answer of a subject depends on who else is in the cohort."
+        )
+
+
+def chosen(workspace: Workspace, asked: str | None = None) -> str:
+    """The kind that was asked for, or else the one of the latest answers: what a report is about."""
+    if asked is not None:
+        return asked
+    try:
+        return json.loads(_choice(workspace).read_text(encoding="utf-8"))["population"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return FIXED
+
+
+def remember(workspace: Workspace, kind: str) -> None:
+    """Keep which kind answers are given from now on."""
+    write_json(_choice(workspace), {"population": kind})
+
+
+def _choice(workspace: Workspace) -> Path:
+    return workspace.posteriors / "population.json"
+
+
+def population_model(
+    workspace: Workspace, model: TrainedModel, cohort: Cohort, kind: str, look_only: bool = False
+) -> tuple[TrainedModel, Population]:
+    """The model with the population that subjects are to be given, and what is to be said of it.
+
+    A re-inferred population is that of everybody in the cohort, whoever is inferred, and kept: jobs that run at once
+    wait for the first of them. look_only: check that it could be, and return the trained model.
+    Raises UsageError for a cohort of too few, and BadData when a subject's fingerprints cannot be read: whose
+    population it is may not depend on that.
+    """
+    if kind == FIXED:
+        return model, Population(kind, model.digest, len(model.details["subjects"]))
+    check_size(len(cohort.subjects))
+    population = Population(kind, model.digest, len(cohort.subjects))
+    if look_only:
+        return model, population
+    digest = identity(model, _units(cohort))
+    path = workspace.work / "population.safetensors"
+    with unit_lock(workspace.posteriors / "locks" / "population.lock", wait=True):
+        known = read_population(path, digest)
+        if known is not None:
+            return with_population(model, known, digest), population
+        log.info("population: inferred again from %d subjects", len(cohort.subjects))
+        device = next(model.family.parameters()).device
+        result = reinfer(model, CohortSource(model.family.template, cohort, device), digest)
+        write_population(path, result.family.fixed, digest)
+    return result, population
+
+
+def _units(cohort: Cohort) -> list[tuple[str, str, str]]:
+    """Subject, session and checksum of everything that the cohort has."""
+    return [
+        (subject, session, cohort.store.header(subject, session)["checksum"])
+        for subject in cohort.subjects
+        for session in cohort.sessions(subject)
+    ]
+
+
+def write_population(path: Path, encodings: dict[str, Encoding], digest: str) -> None:
+    """Keep encodings of population sites, whole."""
+    tensors = {
+        f"{name}.{part}": value.detach().cpu().contiguous().clone()
+        for name, encoding in encodings.items()
+        for part, value in encoding.parts().items()
+    }
+    with whole_file(path) as temporary:
+        save_file(tensors, temporary, metadata={"digest": digest})
+
+
+def read_population(path: Path, digest: str) -> dict[str, Encoding] | None:
+    """The kept encodings by site, if they are those of this digest; None when not, or damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get("digest") != digest:
+                return None
+            parts: dict[str, dict[str, torch.Tensor]] = {}
+            for key in file.keys():  # noqa: SIM118
+                name, part = key.split(".")
+                parts.setdefault(name, {})[part] = file.get_tensor(key)
+        return {name: Encoding(**tensors) for name, tensors in parts.items()}
+    except (OSError, SafetensorError, ValueError, TypeError):
+        return None
