@@ -27,6 +27,7 @@ from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Noise, Observed, gaussian_noise
 from parcellation.posterior import pooling, tempered_labels
+from parcellation.retest_link import RetestLink, fit_link
 from parcellation.scores import subject_gains
 from parcellation.training import Source, chunks
 
@@ -88,6 +89,29 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
         "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(), best.untempered,
     )  # fmt: skip
     return LabelPower(single, persistence if single < most else 0.0, True, best.tail, best.profiles)
+
+
+@torch.no_grad()
+def fit_retest_link(model: TrainedModel, source: Source) -> RetestLink:
+    """The retest link of a model, at its label power, from halves of the training subjects' sessions, both ways.
+
+    Unchecked where no two subjects have two sessions, or labels are each session's own.
+    """
+    said, again = [], []
+    for observed in () if "session" in model.family.template.reducible else _subjects(model, source):
+        present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
+        cut = len(present) // 2
+        if cut:
+            parts = (present[:cut], present[cut : 2 * cut])
+            labels = [tempered_labels(model, observed.select(1, part))[0, 0].cpu().numpy() for part in parts]
+            said += labels
+            again += [label.argmax(-1) for label in labels[::-1]]
+    if len(said) < 4:
+        return RetestLink()
+    log_map = model.family.template.log_map(model.family.centre(model.blank()))[0, 0]
+    link = fit_link(np.stack(said), np.stack(again), log_map.exp().cpu().numpy())
+    log.info("retest link: own %.2f, map %.2f", link.own, link.map)
+    return link
 
 
 def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:

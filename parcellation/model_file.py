@@ -21,6 +21,7 @@ from parcellation.errors import BadData, InputMissing
 from parcellation.family import Family
 from parcellation.files import checksum, whole_file, write_json
 from parcellation.plates import Observed, template_class
+from parcellation.retest_link import UNLINKED, RetestLink
 
 FORMAT = 1
 
@@ -71,6 +72,7 @@ class TrainedModel:
     arrays: dict[str, np.ndarray]
     digest: str = ""
     label_power: LabelPower = LabelPower()
+    retest_link: RetestLink = UNLINKED
 
     def blank(self) -> Observed:
         """An observation of nothing, with one member of the outermost plate: what population sites are shaped by."""
@@ -114,6 +116,7 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
         "hyperparameters": plain,
         "family": family.settings,
         "label_power": asdict(model.label_power),
+        "retest_link": asdict(model.retest_link),
         "identity": model.identity,
         "details": model.details,
     }
@@ -140,13 +143,14 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel
             raise BadData(f"{folder / 'model.safetensors'}: damaged: expected checksum {header['numbers']}, got {got}")
         arrays = load_file(folder / "model.safetensors")
         family, power = _family(header, arrays), LabelPower(**header["label_power"])
+        link = RetestLink(**header.get("retest_link", {}))  # files of earlier versions have none
         identity, details = header["identity"], header["details"]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadData(f"{folder}: not a readable model: {type(error).__name__}: {error}") from error
     settings = [header[name] for name in ("numbers", "hyperparameters", "family", "label_power")]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     features = {n.removeprefix("features."): v for n, v in arrays.items() if n.startswith("features.")}
-    return TrainedModel(family.to(device), identity, details, features, digest, power)
+    return TrainedModel(family.to(device), identity, details, features, digest, power, link)
 
 
 def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:

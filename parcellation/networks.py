@@ -21,6 +21,7 @@ from parcellation.plates import Observed, Site, Values
 LOG_KAPPA = (-0.3, 1.0)  # features have mean square 1, so the noise of one observation is near or below 1
 LOG_SCALES = (-2.0, 1.5)  # differences between people: anywhere from invisible to as large as the signal
 SLOPE = (0.0, 1.5)  # logit scale: close to uniform on (0, 1)
+SWAP = 10.0  # nats of prior
 SESSION_NOISE = 0.3  # sessions of equal length differ in noise by about a third
 
 
@@ -61,6 +62,22 @@ def session_profiles(networks: int, features: int, frames_reference: float) -> t
 def profile_spread(reference: Float[Tensor, "K D"]) -> float:
     """Prior sd of a network's fingerprint about its anchor: how far anchors are from their mean."""
     return float((reference - reference.mean(0)).square().mean().sqrt().clamp_min(1e-3))
+
+
+def close_anchors(reference: Float[Tensor, "K D"]) -> list[tuple[int, int]]:
+    """Pairs of networks (counted from 0) that may change places between cohorts, for all the prior minds.
+
+    Swapping the profiles of two networks costs |reference_i - reference_j|^2 / spread^2 nats of prior; from about 10
+    on the data of a cohort never pay that for nothing.
+    """
+    cost = torch.cdist(reference, reference).square() / profile_spread(reference) ** 2
+    rows, columns = torch.triu_indices(*cost.shape, offset=1)
+    return [(i, j) for i, j in zip(rows.tolist(), columns.tolist(), strict=True) if cost[i, j] < SWAP]
+
+
+def separation(mu: Float[Tensor, "K D"], reference: Float[Tensor, "K D"]) -> float:
+    """How far networks' profiles are from their mean, as a share of how far the anchors are: 0 when they collapsed."""
+    return profile_spread(mu) ** 2 / profile_spread(reference) ** 2
 
 
 def session_square(

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from parcellation.encoders import ENCODERS
 from parcellation.encoding import Encoding
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
@@ -180,10 +181,10 @@ def check_applicable(family: Family) -> None:
 
 
 def pooling(family: Family) -> NetworkPooling:
-    """The family's own pooling by networks, or one without weights where its encoder is another."""
+    """The family's own pooling by networks, or an encoder of its template's kind where it encodes otherwise."""
     if isinstance(family.encoder, NetworkPooling):
         return family.encoder
-    return NetworkPooling(family.template, family.template.sites)
+    return ENCODERS[family.template.encoder](family.template, family.template.sites)
 
 
 @torch.no_grad()

@@ -29,6 +29,9 @@ class RetestLink:
         return _combined(np.array([self.own, self.map]), *_logs(probability, group))
 
 
+UNLINKED = RetestLink()
+
+
 def fit_link(probability: np.ndarray, again: np.ndarray, group: np.ndarray) -> RetestLink:
     """The link that predicts labels `again` (subject, vertex) from probability (subject, vertex, network) best.
 

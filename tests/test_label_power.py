@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from parcellation.family import Family
-from parcellation.label_power import _crossed_gain, choose_label_power, refit_map
+from parcellation.label_power import _crossed_gain, choose_label_power, fit_retest_link, refit_map
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed, gaussian_noise
 from parcellation.posterior import tempered_labels
@@ -105,6 +105,15 @@ def test_gain_is_beyond_the_map_of_other_subjects():
     scores[1] = 3 * generator.standard_normal((12, 300, 2))
     even = np.full((300, 2), -np.log(2))
     assert _crossed_gain(scores, even).mean() < 0
+
+
+def test_another_scan_agrees_less_than_the_data_say():
+    model, source = started(cohort())
+    link = fit_retest_link(model, source)
+    assert link.checked
+    # At the right power p is what the data say of a label: its noisy repeat is to be believed less.
+    assert 0.2 < link.own < 1
+    assert not fit_retest_link(*started(cohort(sessions=1))).checked
 
 
 @pytest.mark.parametrize("scheme", ["hybrid", "encoded"])

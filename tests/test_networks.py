@@ -5,10 +5,12 @@ import scipy.stats
 import torch
 
 from parcellation.networks import (
+    close_anchors,
     constant,
     contrast_basis,
     heavy_tailed,
     profile_spread,
+    separation,
     session_density,
     session_square,
 )
@@ -61,3 +63,17 @@ def test_tails_go_to_the_gaussian_and_make_the_distant_unsure():
     assert heavy_tailed(square, 1.0, 20.0).numpy() == pytest.approx((t - t[0]) * 22 / 21)
     near, far = heavy_tailed(torch.tensor([[1.0, 11.0], [400.0, 410.0]]), 1.0, 20.0).diff(dim=-1).abs()
     assert far < near / 10
+
+
+def test_anchors_that_cost_nothing_to_swap_are_named():
+    reference = torch.zeros(3, 50, dtype=torch.float64)
+    reference[0], reference[1], reference[2] = 1.0, -1.0, -1.3
+    # spread^2 is the mean square about the mean, 0.78 in each of 50 features; 50 x 0.09 / 1.03 is 4 nats.
+    assert close_anchors(reference) == [(1, 2)]
+    assert close_anchors(torch.randn(4, 50, generator=torch.Generator().manual_seed(0))) == []
+
+
+def test_separation_is_the_share_of_the_anchors_variance_that_is_left():
+    reference = torch.randn(4, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert separation(reference, reference) == pytest.approx(1)
+    assert separation(7 + 0.1 * reference, reference) == pytest.approx(0.01)

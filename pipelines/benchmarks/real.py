@@ -16,7 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,6 @@ import yaml
 
 from parcellation.config import load_study
 from parcellation.files import write_json
-from parcellation.posterior import Posterior
 from parcellation.retest_link import RetestLink, fit_link
 from parcellation.scores import calibration, held_out_cosine, predictive_gain, retest, unit
 from parcellation.store import write_unit
@@ -44,7 +43,6 @@ FILES = {
 TRAINED = {"hcp30": 0.7, "mdtb": 2 / 3}  # share of the subjects
 FRAMES = 300  # of every session, as far as a model needs to know: all are of one length
 STEPS = 10  # the start is a coordinate-ascent answer, and more do not change a score by a standard error
-LINK_DRAWS = 8
 SCORES = ("gain", "cosine", "cosine_subject", "group_cosine", "group_cosine_subject", "agreement", "between")
 SCORES += ("confidence", "ece", "nll", "ece_link", "nll_link", "lambda")
 COLUMNS = ("gain", "cosine", "group_cosine", "cosine_subject", "group_cosine_subject", "agreement", "between")
@@ -84,6 +82,7 @@ class Fitted:
     profiles: np.ndarray
     answer: Callable[[np.ndarray, np.ndarray], Half]  # subjects, sessions
     power: float
+    link: RetestLink | None = None  # its own, else one is fitted to what it says of training subjects
 
 
 def main() -> None:
@@ -161,14 +160,11 @@ def _ours(folder: Path, x: np.ndarray, networks: int, train_on: np.ndarray, step
     whole = run.posterior.of_population(None, run.cohort.feature_map.back)
 
     def answer(subjects: np.ndarray, sessions: np.ndarray) -> Half:
-        # The two numbers of the retest link need no more than a few draws of each training subject.
-        few = set(subjects.tolist()) == set(train_on.tolist())
-        by = replace(run, posterior=Posterior(run.model, LINK_DRAWS)) if few else run
         names = tuple(str(t + 1) for t in sessions)
-        answers = [by.answer(f"{s:02d}", names) for s in subjects]
+        answers = [run.answer(f"{s:02d}", names) for s in subjects]
         return Half(np.stack([a.probability for a in answers]), np.stack([a.profile_mean for a in answers]))
 
-    return Fitted(whole.probability, whole.profile_mean, answer, run.model.label_power.single)
+    return Fitted(whole.probability, whole.profile_mean, answer, run.model.label_power.single, run.model.retest_link)
 
 
 def _plain(x: np.ndarray, networks: int, train_on: np.ndarray) -> Fitted:
@@ -187,7 +183,7 @@ def _scores(fitted: Fitted, x: np.ndarray, train_on: np.ndarray, test_on: np.nda
     halves = np.array_split(np.arange(x.shape[1]), 2)
     answers = [fitted.answer(test_on, half) for half in halves]
     others = [unit(x[np.ix_(test_on, half)].mean(1)) for half in halves]
-    link = _link(fitted, train_on, halves)
+    link = fitted.link or _link(fitted, train_on, halves)
     pairs = [(answers[0], answers[1], others[1]), (answers[1], answers[0], others[0])]
     both = [_direction(fitted, *pair, link) for pair in pairs]
     gain = predictive_gain(answers[0].probability, answers[1].probability, fitted.group)
