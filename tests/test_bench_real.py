@@ -1,4 +1,4 @@
-"""The benchmark on real fingerprints: the plain mixture on planted networks, and what it says of files that are not there."""
+"""The benchmark on real fingerprints: the plain mixture on planted networks, and files that are not there."""
 
 import json
 import sys
