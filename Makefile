@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,recovery schemes populations estimators digits gre)
+BENCHES := $(addprefix bench-,recovery real schemes populations estimators digits gre)
 .PHONY: help demo test test-slow lint $(BENCHES) reproduce gpu-check clean
 
 help:

@@ -121,7 +121,7 @@ def test_refitted_map_counts_tempered_labels_with_half_a_count_more(scheme):
     drawn = cohort(copies=4)
     model, source = started(drawn, scheme)
     model = TrainedModel(model.family, {}, {}, {}, label_power=LabelPower(0.25, 0.0, True))
-    refit_map(model, source, passes=30)
+    refit_map(model, source, passes=12)
     counts = tempered_labels(model, source.batch(torch.arange(16)).seen).sum(0)[0] + 0.5
     noise = gaussian_noise(torch.Generator().manual_seed(3), "cpu", torch.float32)
     maps = drawn.template.log_map(model.family.draw_population(model.blank(), noise, 400)).exp().mean(0)[0, 0]

@@ -113,7 +113,7 @@ def _notes(run: Inference, found: Recovery | None) -> list[str]:
     if link.checked:
         notes.append(
             "Maps show what the data say of each label. How probable it is that another scan of the person says the "
-            f"same is another number, the retest link: p^{link.own:.2f} times the population's probability^{link.map:.2f}, "
+            f"same is another number, the retest link: p^{link.own:.2f} times the population's p^{link.map:.2f}, "
             "scaled to sum to 1, fitted on halves of the training subjects' sessions."
         )
     if found is not None:
