@@ -5,12 +5,12 @@ of the data). The hybrid frees the population's sites, so that the objective sta
 those of subjects and sessions, so that a new subject needs no training.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 import parcellation.recognition
 import parcellation.vector_sets  # noqa: F401  encoders in files of their own, by name
@@ -228,10 +228,20 @@ class Family(nn.Module):
             base = mean + sd * noise(site.name, draws + self.template.shape(site, batch.scored))
             values[site.name] = transform(base)
             if path:
-                transform = functional_call(flow, _detached(flow), (encoding.detach(), mean, sd))
+                with _held(flow):
+                    transform = flow(encoding.detach(), mean, sd)
             log_q[site.name] = log_density(transform, mean, sd, values[site.name], len(site.event))
         return Draw(values, log_q)
 
 
-def _detached(module: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in module.named_parameters()}
+@contextlib.contextmanager
+def _held(module: nn.Module) -> Iterator[None]:
+    """Within this context what the module computes has no gradient by its own parameters."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)

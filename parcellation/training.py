@@ -248,7 +248,7 @@ def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
 def _optimisers(family: Approximation, plan: Plan) -> list[tuple[torch.optim.Optimizer, float]]:
     rows = [free.rows.weight for free in family.free.values() if free.sparse]
     rest = [p for p in family.parameters() if all(p is not row for row in rows)]
-    pairs = [(torch.optim.Adam(rest, lr=plan.learning_rate, betas=(0.9, BETA)), 1.0)]
+    pairs = [(torch.optim.Adam(rest, lr=plan.learning_rate, betas=(0.9, BETA), fused=True), 1.0)]
     if rows:
         pairs.append((RowAdam(rows, lr=plan.learning_rate), plan.row_rate))
     return pairs
