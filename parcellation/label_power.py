@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from parcellation.encoding import Encoding
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Noise, Observed, gaussian_noise
@@ -230,34 +231,38 @@ def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
     as one subject's are leave the map too flat (on resting data .0015 of gain and .001 of cosine are lost).
     """
     fuller = replace(model, label_power=replace(model.label_power, persistence=0.0))
+    pool = pooling(model.family).labels
     for _ in range(passes):
-        counts, subjects = 0, 0
+        sums: dict[str, Tensor] = {}
         for chunk in chunks(source, model.family.template, 8):
-            labels, someone = tempered_labels(fuller, chunk.seen), chunk.seen.mask.any(-1).any(1)
-            counts = counts + (someone[:, None, None] * labels[:, 0]).sum(0)
-            subjects = subjects + someone.sum()
-        known = counts.double() + HALF
-        _place(model, (known / known.sum(-1, keepdim=True)).log())
+            labels, someone = {"assignment": tempered_labels(fuller, chunk.seen)}, chunk.seen.mask.any(-1).any(1)
+            one = pool.statistics(labels, someone) | {"subjects": someone.sum()}
+            sums = {name: sums.get(name, 0) + value for name, value in one.items()}
+        counts = sums["labels"].double() + HALF
+        encoding = pool.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
+        _place(model, encoding, (counts / counts.sum(-1, keepdim=True)).log())
 
 
-def _place(model: TrainedModel, log_map: Float[Tensor, "V K"], steps: int = 6, draws: int = 32) -> None:
-    """Move the map's encoding until the mean map of its posterior is this one; its widths stay.
+def _place(
+    model: TrainedModel, encoding: Encoding, log_map: Float[Tensor, "V K"], steps: int = 6, draws: int = 32
+) -> None:
+    """Set the map's encoding, moved until the mean map of its posterior is this one; its widths stay.
 
     What a flow has learned to correct, and that a mean of probabilities is less sure than a median, is thereby undone.
     """
     family, blank = model.family, model.blank()
-    encoding, template = family.population_encodings()["logits_group"], family.template
+    template = family.template
     basis = template.basis.to(log_map)
     share = (encoding.log_precision + 2 * template.site("logits_group").prior({}, blank)[1].log()).sigmoid()
     for _ in range(steps):
-        noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
-        maps = template.log_map(family.draw_population(blank, noise, draws))[:, 0, 0]
-        missing = (log_map - maps.double().exp().mean(0).log()) @ basis.mT
-        encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
         if "logits_group" in family.free and "logits_group" not in family.fixed:
             family.free["logits_group"].set(encoding)
         else:
             family.fixed["logits_group"] = encoding
+        noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
+        maps = template.log_map(family.draw_population(blank, noise, draws))[:, 0, 0]
+        missing = (log_map - maps.double().exp().mean(0).log()) @ basis.mT
+        encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
 
 
 def _antithetic(noise: Noise) -> Noise:
