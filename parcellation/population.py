@@ -25,11 +25,11 @@ from torch.distributions import AffineTransform
 from parcellation.encoding import Encoding, Streamed
 from parcellation.errors import UsageError
 from parcellation.family import Family
-from parcellation.label_power import pooling, refit_map
+from parcellation.label_power import refit_map
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling
 from parcellation.plates import Values
-from parcellation.posterior import check_applicable
+from parcellation.posterior import check_applicable, pooling
 from parcellation.training import Source, chunks
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def reinfer(model: TrainedModel, source: Source, digest: str) -> TrainedModel:
         log.info("population: networks go back to their places: %s", order)
         population = encoder.population_of(batches, cards, names, permuted(centre, order, template.basis))
     result = with_population(model, population, digest)
-    if model.label_power.at(1) < 1:
+    if not model.label_power.plain:
         refit_map(result, source)
     _warn_of_others(start["mu"], result.family.centre(blank)["mu"])
     return result

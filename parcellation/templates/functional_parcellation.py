@@ -23,10 +23,12 @@ from torch import Tensor
 from parcellation.networks import (
     constant,
     contrast_basis,
+    heavy_tailed,
     population_profiles,
     profile_spread,
     session_density,
     session_profiles,
+    session_square,
 )
 from parcellation.plates import Noise, Observed, Site, Template, Values
 
@@ -67,18 +69,26 @@ class FunctionalParcellation(Template):
         return (contrasts @ self.basis.to(contrasts)).log_softmax(-1)
 
     def log_joint(
-        self, values: Values, observed: Observed, power: Tensor | float = 1.0
+        self, values: Values, observed: Observed, power: Tensor | float = 1.0, tail: float | None = None
     ) -> Float[Tensor, "*draws S 1 V K"]:
         """log p(z = k, x | all other sites): shape (*draws, S, 1, V, K); masked observations count 0.
 
         power <= 1, a number or (S, 1, V), tempers what the data say about a label *inside* the sum over labels, for
-        observations whose features are not as independent as the model takes them to be (see `label_power`).
+        observations whose features are not as independent as the model takes them to be (see `label_power`). With a
+        tail the evidence is `heavy_tailed`, of all sessions together, and known up to a constant of each vertex.
         """
-        evidence = self.log_emission(values["mu_session"], values["log_kappa_session"], observed)
-        return self.log_map(values) + (evidence * power[..., None] if torch.is_tensor(power) else evidence * power)
+        power = power[..., None] if torch.is_tensor(power) else power
+        profiles, log_kappa = values["mu_session"], values["log_kappa_session"]
+        if tail is None:
+            return self.log_map(values) + power * self.log_emission(profiles, log_kappa, observed)
+        square = sum(session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))
+        return self.log_map(values) + heavy_tailed(square, power, tail)
 
     def log_emission(
-        self, profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed
+        self,
+        profiles: Float[Tensor, "*draws #S #T 1 K D"],
+        log_kappa: Float[Tensor, "*draws #S #T 1"],
+        observed: Observed,
     ) -> Float[Tensor, "*draws S 1 V K"]:
         """log p(x | z = k, profiles, noise), summed over sessions: shape (*draws, S, 1, V, K).
 

@@ -109,8 +109,17 @@ def _notes(run: Inference, found: Recovery | None) -> list[str]:
             f"A vertex's evidence about its label is raised to the power {power.at(1):.3g} (one session), "
             f"{power.at(2):.3g} (two), chosen by predictive gain between halves of the training subjects' sessions."
         )
+        if power.profiles != "session":
+            notes.append(f"Vertices are compared with the fingerprints of the {power.profiles}, not of each session.")
     else:
         notes.append("The label power is 1 and unchecked: no training subjects had two sessions to compare.")
+    link = run.model.retest_link
+    if link.checked:
+        notes.append(
+            "Maps show what the data say of each label. How probable it is that another scan of the person says the "
+            f"same is another number, the retest link: p^{link.own:.2f} times the population's p^{link.map:.2f}, "
+            "scaled to sum to 1, fitted on halves of the training subjects' sessions."
+        )
     if found is not None:
         notes.append(f"Recovery is scored on {found.subjects} subjects that the model was not trained on.")
     return notes
