@@ -15,10 +15,10 @@ Functional parcellation (8 subjects, 2 sessions, 60 vertices, 8 features, 2 netw
     settled     every site encoded, the population settled on all subjects, no training
     hybrid      the study's way: coordinate ascent, then training, on every data set by itself
 
-with the prior as it is shipped, and with a narrow one, of scales that so few data can tell. Truth and inference always have the
-same prior. Prints for every site p of the uniformity of its ranks (an exact posterior is refused at 1 %), the factor of
-its sd and the shift (in sd) that would repair it, and the coverage of central intervals, all with standard errors over
-data sets; writes build/bench/sbc.json, where the histograms are too.
+with the prior as it is shipped, and with a narrow one, of scales that so few data can tell. Truth and inference always
+have the same prior. Prints for every site p of the uniformity of its ranks (an exact posterior is refused at 1 %), the
+factor of its sd and the shift (in sd) that would repair it, and the coverage of central intervals, all with standard
+errors over data sets; writes build/bench/sbc.json, where the histograms are too.
 """
 
 import argparse
