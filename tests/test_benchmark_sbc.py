@@ -135,6 +135,6 @@ def test_the_parcellation_is_calibrated_where_the_prior_is_narrow(site):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("site", ["log_epsilon", "log_sigma", "logits_group"])
-@pytest.mark.xfail(strict=True, reason="too narrow, as docs/method.md says: skewed posteriors, and a Gaussian flow")
+@pytest.mark.xfail(strict=True, reason="too narrow by what docs/method.md says")
 def test_the_parcellation_is_calibrated_in_all_else(site):
     assert proof("parcellation.narrow.hybrid")[site].verdict == "calibrated"
