@@ -9,14 +9,14 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 ENGINE := .venv-workflow/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Measured on two cores, a second process gains nothing: it loads all libraries once more. Elsewhere: make test WORKERS=4
-WORKERS ?= 0
+# Processes; on two cores two take half the time of one.
+WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 # Pytest ends with 5 when it has selected no test.
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,recovery schemes populations estimators digits gre)
+BENCHES := $(addprefix bench-,recovery real schemes populations estimators digits gre sbc)
 .PHONY: help demo test test-slow lint $(BENCHES) reproduce gpu-check clean
 
 help:
@@ -26,10 +26,12 @@ help:
 	@echo "make lint              style and import contracts only"
 	@echo "make bench-recovery    what is recovered of cohorts of known truth, beside rival methods"
 	@echo "make bench-schemes     the same for every scheme of the posterior and both models of labels"
+	@echo "make bench-real        individual networks of real people, judged by their other sessions, beside rival methods"
 	@echo "make bench-estimators  variance and result of the gradient's estimators, on random effects"
 	@echo "make bench-digits      auto-encoders of handwritten digits: evidence, and its bounds"
 	@echo "make bench-gre         ours and rivals against the exact evidence of random effects"
 	@echo "make bench-populations new cohorts of another population: kept, inferred again, or trained anew"
+	@echo "make bench-sbc         whether posteriors are as wide as they say, over data sets drawn from the prior"
 	@echo "make reproduce         the paper's experiments, judged against the exact evidence (SIZE=small or full)"
 	@echo "make gpu-check         the tests that need a CUDA device"
 	@echo "make clean             remove .venv, build and caches"

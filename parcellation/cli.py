@@ -19,6 +19,7 @@ VERBS = {
     "prepare": "compute the fingerprints of every session",
     "train": "train the model",
     "infer": "label maps and uncertainty of every subject, without training",
+    "diagnose": "amortization gap of every subject, or of a sample of many",
     "report": "write report.html",
     "simulate": "write a cohort with known truth",
     "demo": "the whole way on one real subject and a cohort simulated from it",
@@ -90,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 # The verbs that a filter narrows; the others refuse it, since what is ignored in silence is believed to act.
-BY_SUBJECT = ("index", "prepare", "infer", "simulate")
+BY_SUBJECT = ("index", "prepare", "infer", "diagnose", "simulate")
 BY_SESSION = ("index", "prepare", "infer")
 
 
@@ -121,6 +122,11 @@ def _infer_arguments(verb: argparse.ArgumentParser) -> None:
     )
 
 
+def _diagnose_arguments(verb: argparse.ArgumentParser) -> None:
+    _study_argument(verb)
+    verb.add_argument("--all", action="store_true", help="everybody, in place of a sample")
+
+
 def _index_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("study", type=Path, nargs="?", metavar="STUDY", help="the study file")
     verb.add_argument("--manifest", type=Path, metavar="FILE", help="check this manifest by itself")
@@ -141,6 +147,7 @@ def _demo_arguments(verb: argparse.ArgumentParser) -> None:
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "index": _index_arguments,
     "infer": _infer_arguments,
+    "diagnose": _diagnose_arguments,
     "simulate": _simulate_arguments,
     "demo": _demo_arguments,
 }
@@ -167,6 +174,8 @@ def _run(options: argparse.Namespace) -> str:
     study = _study(options)
     if options.verb == "infer":
         return _verb(options)(study, selection, options.population)
+    if options.verb == "diagnose":
+        return _verb(options)(study, selection, options.all)
     return _verb(options)(study, selection)
 
 

@@ -10,7 +10,7 @@ principal components of the training subjects' fingerprints, or is the identity 
 the training features' mean square 1. P, mean and scale belong to the model: a new cohort is projected by them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -272,6 +272,21 @@ class Cohort:
         """Kept frames of a session of reference length: the median over the cohort's sessions."""
         units = [(subject, session) for subject in self.subjects for session in self._sessions[subject]]
         return float(np.median([self.store.header(*unit)["frames"] for unit in units]))
+
+    def fingerprints(self, subject: str, sessions: Sequence[str] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
+        """Normalised fingerprints (vertex, target), before any projection, and mask (vertex,) of a subject's sessions.
+
+        sessions: some of them; all when None. Raises BadData naming the file of a unit that is damaged.
+        """
+        for session in self._sessions[subject] if sessions is None else sessions:
+            _, unit = self.store.arrays(subject, session)
+            mask = np.asarray(unit["mask"], bool)
+            yield normalised(unit["fingerprint"], mask, self.feature_map.settings, unit["target_mask"]), mask
+
+    def checksums(self, subject: str, sessions: Sequence[str] | None = None) -> list[str]:
+        """Checksum of the content of each of a subject's sessions, or of some of them."""
+        chosen = self._sessions[subject] if sessions is None else sessions
+        return [self.store.header(subject, session)["checksum"] for session in chosen]
 
     def read(self, index: Sequence[int]) -> Batch:
         """Data of the subjects at these positions, in this order; memory is the batch and one unit.

@@ -140,6 +140,7 @@ class Outputs(Section):
 
     directory: Path = Path("results")
     work: Path = Path("work")
+    atlas: Path | None = Field(default=None, description="label file whose areas the report compares networks with")
     draws: int = Field(default=64, ge=1)
 
 
@@ -171,7 +172,7 @@ class Study(Section):
         return set(getattr(self, section).model_fields_set)
 
 
-PATHS = {"root", "manifest", "label_file", "file", "directory", "work"}
+PATHS = {"root", "manifest", "label_file", "file", "directory", "work", "atlas"}
 
 
 def _without_paths(content: dict) -> dict:

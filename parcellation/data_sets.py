@@ -6,7 +6,7 @@ sets (`Plan.batch` no less than the largest): small ones teach what large ones n
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,14 +17,17 @@ from parcellation.errors import UsageError
 from parcellation.plates import Batch, Observed, Template, gaussian_noise, seeded
 from parcellation.training import Source, Whole
 
+Covariates = Callable[[Bool[Tensor, "*plates"], torch.Generator], Mapping[str, Tensor]]
+
 
 @dataclass(frozen=True)
 class PriorDataSets:
     """Data sets drawn from the template's prior.
 
     ranges: for each plate its least and greatest cardinality, log-uniform between them. ragged: plates of which each
-    combination of the plates before it has so many members as it draws for itself, the data set's at most. Covariates
-    are those of a template that needs none. Raises UsageError for ranges that are not these.
+    combination of the plates before it has so many members as it draws for itself, the data set's at most. covariates:
+    what the template needs to be known, from the mask and a generator; by default nothing. Raises UsageError for ranges
+    that are not these.
     """
 
     template: Template
@@ -33,6 +36,7 @@ class PriorDataSets:
     ragged: Collection[str] = ()
     device: torch.device | str = "cpu"
     dtype: torch.dtype = torch.float32
+    covariates: Covariates | None = None
 
     def __post_init__(self):
         plates = self.template.plates
@@ -48,18 +52,26 @@ class PriorDataSets:
 
     @property
     def identity(self) -> str:
-        """Template, ranges, ragged plates and seed."""
+        """Template, ranges, ragged plates, seed, and the name of what makes covariates."""
         ranges = {plate: tuple(bounds) for plate, bounds in sorted(self.ranges.items())}
-        return f"{type(self.template).__name__} {ranges} {sorted(self.ragged)} {self.seed}"
+        known = "" if self.covariates is None else f" {self.covariates.__qualname__}"
+        return f"{type(self.template).__name__} {ranges} {sorted(self.ragged)} {self.seed}{known}"
 
     def at(self, step: int) -> Whole:
         """The data set of a step, drawn in float64."""
+        return self.drawn(step)[1]
+
+    def drawn(self, step: int) -> tuple[dict[str, Tensor], Whole]:
+        """The values of all sites that a step's data set was drawn from, in float64, and the data set."""
         generator, plates = seeded(self.seed, "data set", step), self.template.plates
         sizes = [int(_log_uniform(*self.ranges[plate], (), generator)) for plate in plates]
-        blank = Observed(torch.zeros(*sizes, 1, dtype=torch.float64), self._mask(sizes, generator))
+        mask = self._mask(sizes, generator)
+        known = {} if self.covariates is None else self.covariates(mask, generator)
+        blank = Observed(torch.zeros(*sizes, 1, dtype=torch.float64), mask, known)
         noise = gaussian_noise(generator, "cpu", torch.float64)
-        observed = self.template.observations(self.template.draw(blank, noise), blank, noise)
-        return Whole(self.template, Batch.full(plates, observed.to(self.device, self.dtype)))
+        values = self.template.draw(blank, noise)
+        observed = self.template.observations(values, blank, noise)
+        return values, Whole(self.template, Batch.full(plates, observed.to(self.device, self.dtype)))
 
     def _mask(self, sizes: list[int], generator: torch.Generator) -> Bool[Tensor, "*plates"]:
         mask = torch.ones(sizes, dtype=torch.bool)

@@ -17,6 +17,7 @@ BIDS_VERSION = "1.10.1"
 IGNORED = (
     "*.html",
     "CITATION.md",
+    "diagnostics",
     "figures",
     "logs",
     "*.scene",
@@ -37,6 +38,10 @@ COLUMNS = {
     "masked_vertices": "Vertices of the region without data in any session; they show the population's answer",
     "mean_confidence": "Mean posterior probability of the labels shown, over vertices with data",
     "amortization_gap": "Lower bound of the amortization gap, in nats; n/a where it was not measured",
+    "log_density": "Mean log predictive density of a value of the fingerprints given the training cohort's population, "
+    "in nats",
+    "novelty_p": "Share of subjects like the training cohort's that are as unlike it as this one; n/a where the model "
+    "cannot tell",
     "flags": "What to look at before this subject is used, separated by semicolons",
 }
 
@@ -61,6 +66,8 @@ def participant(posterior, flags: Sequence[str] = (), amortization_gap: float | 
         "masked_vertices": int(np.count_nonzero(~posterior.mask)),
         "mean_confidence": round(float(confidence.mean()), 4) if len(confidence) else None,
         "amortization_gap": amortization_gap,
+        "log_density": None,
+        "novelty_p": None,
         "flags": "; ".join(flags) or None,
     }
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Transform
+from torch.func import functional_call
 
 import parcellation.recognition
 import parcellation.vector_sets  # noqa: F401  encoders in files of their own, by name
@@ -228,10 +230,21 @@ class Family(nn.Module):
             base = mean + sd * noise(site.name, draws + self.template.shape(site, batch.scored))
             values[site.name] = transform(base)
             if path:
-                with _held(flow):
-                    transform = flow(encoding.detach(), mean, sd)
+                transform = _held_call(flow, encoding.detach(), mean, sd)
             log_q[site.name] = log_density(transform, mean, sd, values[site.name], len(site.event))
         return Draw(values, log_q)
+
+
+def _held_call(flow: nn.Module, *arguments) -> Transform:
+    """The flow's transform, without a gradient by the flow's own parameters.
+
+    Where tensors stand in for its parameters (`torch.func`), they cannot be held, and detached ones stand in for them.
+    """
+    own = dict(flow.named_parameters())
+    if all(isinstance(parameter, nn.Parameter) for parameter in own.values()):
+        with _held(flow):
+            return flow(*arguments)
+    return functional_call(flow, {name: parameter.detach() for name, parameter in own.items()}, arguments)
 
 
 @contextlib.contextmanager

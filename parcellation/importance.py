@@ -65,11 +65,14 @@ def importance_evidence(
     members = 1 if joint else len(batch.scored.mask)
     sizes = [min(chunk, draws - start) for start in range(0, draws, chunk)]
     some = (family.draw(batch, noise, encodings, given, path=False, draws=(size,)) for size in sizes)
-    return ImportanceEvidence(torch.cat([_log_weights(family, batch, draw, members) for draw in some]))
+    return ImportanceEvidence(torch.cat([log_weights(family, batch, draw, members) for draw in some]))
 
 
-def _log_weights(family: Family, batch: Batch, draw: Draw, members: int) -> Float[Tensor, "draws {members}"]:
-    """Every term, summed over all plates, or over all but the outermost where it has so many members."""
+def log_weights(family: Family, batch: Batch, draw: Draw, members: int) -> Float[Tensor, "draws {members}"]:
+    """log p(x, theta) - log q(theta) of every draw: summed over all plates, or all but the outermost's members.
+
+    Sites that were given have no term. members: 1, or how many the outermost plate has.
+    """
     template = family.template
     terms = [template.log_likelihood(draw.values, batch.scored)]
     for name, ratio in log_ratios(family, batch, draw).items():

@@ -6,20 +6,30 @@ sum over labels. It is chosen by *predictive gain* between halves of a subject's
 lower bound on the information that two independent halves share about the labels beyond the population's map, largest
 when the posteriors are the right ones. With C sessions of equal noise and persistence rho, the evidence of their sum
 has 1 + (C - 1) rho times the variance of independent ones, hence power(C) = power(1) / (1 + (C - 1) rho).
+
+Two more things are chosen with it: heavier tails (`networks.heavy_tailed`), and whose profiles a vertex is compared
+with. The model's own way stays where it is nearly right and within a standard error of the best. A session's own
+profile holds the noise that its vertices share, which then speaks for the labels that it was pooled by; the subject's
+has less of it, the population's none. The map beyond which gain counts is that of other training subjects: measured
+against a map that they are in themselves, subjects seem to have labels of their own where they only moved the map.
 """
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from parcellation.encoders import ENCODERS, NetworkPooling
-from parcellation.family import Family
+from parcellation.encoding import Encoding
 from parcellation.model_file import LabelPower, TrainedModel
-from parcellation.plates import Batch, Observed
-from parcellation.scores import predictive_gain
+from parcellation.networks import heavy_tailed, session_square
+from parcellation.plates import Noise, Observed, gaussian_noise
+from parcellation.posterior import pooling, tempered_labels
+from parcellation.retest_link import RetestLink, fit_link
+from parcellation.scores import subject_gains
 from parcellation.training import Source, chunks
 
 log = logging.getLogger(__name__)
@@ -27,7 +37,25 @@ log = logging.getLogger(__name__)
 POWERS = np.array(
     [1.0, 0.8, 0.6, 0.45, 0.33, 0.25, 0.18, 0.13, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.013, 0.01, 0.007, 0.005]
 )
+STRONGER = np.array([4.0, 2.8, 2.0, 1.4])  # with a tail, which weakens all evidence, further powers
+TAIL = 20.0
+# Whose profiles, and with what tail: the model's own way, then the others, preferred ones first.
+WAYS = (("session", None), ("subject", TAIL), ("population", TAIL), ("subject", None), ("population", None))
+NEARLY_RIGHT = 0.5  # a model that needs a lower power than this has no claim to its own way
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
+VERTICES = 2000  # likewise: subjects differ more than that many vertices do
+HALF = 0.5  # count of a network at a vertex where nobody has it
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What one way to score labels gains: by training subject, nats a vertex, shape (subject,), and at power 1."""
+
+    profiles: str
+    tail: float | None
+    power: float
+    subjects: np.ndarray
+    untempered: float
 
 
 @torch.no_grad()
@@ -40,29 +68,51 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
     if "session" in model.family.template.reducible:
         log.info("label power: labels are each session's own in this model, so it stays 1")
         return LabelPower()
-    halves, correlations = [], []
+    halves, sessions = [], []
     for observed in _subjects(model, source):
         present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
         if len(present) < 2:
             continue
         cut = len(present) // 2
-        parts = [observed.select(1, present[:cut]), observed.select(1, present[cut : 2 * cut])]
-        halves.append([_evidence(model, part) for part in parts])
-        correlations.append(_persistence(model, parts))
+        sessions.append(cut)
+        halves.append([squares(model, observed.select(1, part)) for part in (present[:cut], present[cut : 2 * cut])])
     if len(halves) < 2:
         log.warning("label power: no two subjects have two sessions, so it stays 1 and is not checked")
         return LabelPower()
-    sessions = max(1, min(evidence.shape[0] for pair in halves for evidence in pair))
     group = _log_map(model)
-    gains = [_gain(halves, group, power) for power in POWERS]
-    best = float(POWERS[int(np.argmax(gains))])
-    persistence = float(np.clip(np.mean(correlations), 0, 1))
-    single = best * (1 + (sessions - 1) * persistence)
+    tried = [_best_power(_stack(halves, name), group, name, tail) for name, tail in WAYS]
+    best = _preferred(tried)
+    persistence = _persistence(halves, sessions, best.profiles)
+    most = 1.0 if best.tail is None else STRONGER[0]
+    single = float(min(most, best.power * (1 + (min(sessions) - 1) * persistence)))
     log.info(
-        "label power: %.3f for one session, persistence %.2f; predictive gain %.4f nats a vertex, %.4f at power 1",
-        min(1.0, single), persistence, max(gains), gains[0],
+        "label power: %.3f for one session, persistence %.2f, tail %s, profiles of the %s; predictive gain %.4f nats a "
+        "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(), best.untempered,
     )  # fmt: skip
-    return LabelPower(min(1.0, single), persistence if best < 1 else 0.0, True)
+    return LabelPower(single, persistence if single < most else 0.0, True, best.tail, best.profiles)
+
+
+@torch.no_grad()
+def fit_retest_link(model: TrainedModel, source: Source) -> RetestLink:
+    """The retest link of a model, at its label power, from halves of the training subjects' sessions, both ways.
+
+    Unchecked where no two subjects have two sessions, or labels are each session's own.
+    """
+    said, again = [], []
+    for observed in () if "session" in model.family.template.reducible else _subjects(model, source):
+        present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
+        cut = len(present) // 2
+        if cut:
+            parts = (present[:cut], present[cut : 2 * cut])
+            labels = [tempered_labels(model, observed.select(1, part))[0, 0].cpu().numpy() for part in parts]
+            said += labels
+            again += [label.argmax(-1) for label in labels[::-1]]
+    if len(said) < 4:
+        return RetestLink()
+    log_map = model.family.template.log_map(model.family.centre(model.blank()))[0, 0]
+    link = fit_link(np.stack(said), np.stack(again), log_map.exp().cpu().numpy())
+    log.info("retest link: own %.2f, map %.2f", link.own, link.map)
+    return link
 
 
 def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
@@ -70,40 +120,79 @@ def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
         yield chunk.seen
 
 
-def _centre(model: TrainedModel, observed: Observed) -> tuple[dict, dict]:
-    """Population medians, and a subject's summaries given them."""
-    family = model.family
-    centre = family.centre(observed)
-    encoder = pooling(family)
-    return centre, encoder.summarise(observed, centre)
+def squares(model: TrainedModel, observed: Observed) -> dict[str, Float[Tensor, "S V K"]]:
+    """|x - m|^2 / kappa^2 summed over sessions, by whose profiles m are: at most `VERTICES` vertices of them."""
+    centre = model.family.centre(observed)
+    summaries = pooling(model.family).summarise(observed, centre)
+    count = observed.x.shape[2]
+    few = observed.select(
+        2, torch.linspace(0, count - 1, min(count, VERTICES), device=observed.x.device).round().long()
+    )
+    profiles = {
+        "session": summaries.session[0][:, :, None],
+        "subject": summaries.subject[0][:, None, None],
+        "population": centre["mu"],
+    }
+    return {name: _square(m, summaries.noise, few) for name, m in profiles.items()}
 
 
-def pooling(family: Family) -> NetworkPooling:
-    """The family's encoder, or one of its template's kind where it encodes nothing."""
-    return family.encoder or ENCODERS[family.template.encoder](family.template, family.template.sites)
+def _square(profiles: Tensor, noise: Tensor, observed: Observed) -> Tensor:
+    log_kappa = noise.log()[..., None]
+    return sum(session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))[:, 0]
 
 
-def _evidence(model: TrainedModel, observed: Observed) -> np.ndarray:
-    """Log density of every session under every network, given the half's own profiles, shape (T, V, K)."""
-    _, summaries = _centre(model, observed)
-    profiles, _ = summaries.session
-    template = model.family.template
-    sessions = []
-    for t in range(observed.x.shape[1]):
-        one = observed.select(1, torch.tensor([t], device=observed.x.device))
-        evidence = template.log_emission(profiles[:, t : t + 1, None], summaries.noise[:, t : t + 1, None].log(), one)
-        sessions.append(evidence[0, 0])
-    return torch.stack(sessions).double().cpu().numpy()
+def _stack(halves: list, profiles: str) -> np.ndarray:
+    """Shape (half, subject, vertex, network)."""
+    return np.stack([np.concatenate([pair[side][profiles].cpu().numpy() for pair in halves]) for side in (0, 1)])
 
 
 def _log_map(model: TrainedModel) -> np.ndarray:
     blank = model.blank()
-    return model.family.template.log_map(model.family.centre(blank))[0, 0].double().cpu().numpy()
+    log_map = model.family.template.log_map(model.family.centre(blank))[0, 0].cpu().numpy()
+    return log_map[np.linspace(0, len(log_map) - 1, min(len(log_map), VERTICES)).round().astype(int)]
 
 
-def _gain(halves: list, group: np.ndarray, power: float) -> float:
-    first, second = (np.stack([_softmax(group + power * pair[side].sum(0)) for pair in halves]) for side in (0, 1))
-    return predictive_gain(first, second, np.exp(group))
+def _best_power(square: np.ndarray, group: np.ndarray, profiles: str, tail: float | None) -> Gain:
+    """The power of the grid that gains most. square: (half, subject, vertex, network); group: log map to start from."""
+    powers = POWERS if tail is None else np.concatenate([STRONGER, POWERS])
+    gains = []
+    for power in powers:
+        scores = -0.5 * power * square if tail is None else heavy_tailed(torch.from_numpy(square), power, tail).numpy()
+        gains.append(_crossed_gain(scores, group))
+    means = np.array([gain.mean() for gain in gains])
+    best = int(means.argmax())
+    return Gain(profiles, tail, float(powers[best]), gains[best], float(means[powers == 1][0]))
+
+
+def _crossed_gain(scores: np.ndarray, group: np.ndarray, passes: int = 3) -> np.ndarray:
+    """Gain of every subject beyond the map of the other half of the subjects; beyond everybody's where there are few.
+
+    scores: (half, subject, vertex, network).
+    """
+    number = np.arange(scores.shape[1])
+    folds = [number % 2 == 0, number % 2 == 1] if len(number) >= 4 else [number >= 0]
+    gains = np.empty(len(number))
+    for fold in folds:
+        others = scores[:, ~fold] if len(folds) > 1 else scores
+        map_of = group
+        for _ in range(passes):
+            counts = _softmax(map_of + others).mean(0).sum(0) + HALF
+            map_of = np.log(counts / counts.sum(-1, keepdims=True))
+        gains[fold] = subject_gains(*_softmax(map_of + scores[:, fold]), np.exp(map_of))
+    return gains
+
+
+def _preferred(tried: list[Gain]) -> Gain:
+    """The first that gains no less than the best by more than a standard error of the difference over subjects.
+
+    The model's own way, the first of all, is preferred where it is nearly right.
+    """
+    best = max(tried, key=lambda one: one.subjects.mean())
+    for one in tried if tried[0].power >= NEARLY_RIGHT else tried[1:]:
+        less = best.subjects - one.subjects
+        if less.mean() <= less.std(ddof=1) / len(less) ** 0.5:
+            return one
+    return best
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
@@ -111,43 +200,76 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def _persistence(model: TrainedModel, parts: list[Observed]) -> float:
-    """Correlation over vertices, between two halves, of what a vertex's evidence has beyond its network's mean."""
-    residuals = []
-    labels = None
-    for part in parts:
-        evidence = _evidence(model, part).mean(0)
-        contrast = evidence - evidence.mean(-1, keepdims=True)
-        labels = contrast.argmax(-1) if labels is None else labels
-        own = np.take_along_axis(contrast, labels[:, None], -1)[:, 0]
-        for k in np.unique(labels):
-            own[labels == k] -= own[labels == k].mean()
-        residuals.append(own)
-    return float(np.corrcoef(*residuals)[0, 1])
+def _persistence(halves: list, sessions: list[int], profiles: str) -> float:
+    """Correlation over vertices, between two halves, of what a vertex's evidence has beyond its network's mean.
+
+    The mean over subjects. A half of several sessions is their sum, of which the correlation is that of two sessions
+    stepped up; what is returned is stepped down again (Spearman and Brown).
+    """
+    found = []
+    for pair, cut in zip(halves, sessions, strict=True):
+        residuals, labels = [], None
+        for half in pair:
+            contrast = -half[profiles][0].cpu().numpy()
+            contrast = contrast - contrast.mean(-1, keepdims=True)
+            labels = contrast.argmax(-1) if labels is None else labels
+            own = np.take_along_axis(contrast, labels[:, None], -1)[:, 0]
+            for k in np.unique(labels):
+                own[labels == k] -= own[labels == k].mean()
+            residuals.append(own)
+        correlation = np.corrcoef(*residuals)[0, 1]
+        found.append(correlation / (cut - (cut - 1) * correlation))
+    return float(np.clip(np.mean(found), 0, 1))
 
 
 @torch.no_grad()
-def refit_map(model: TrainedModel, source: Source, passes: int = 10) -> None:
-    """Set the population map to what the labels say at the model's label power."""
-    family, encoder = model.family, pooling(model.family)
+def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
+    """Set the population map to what labels are at the model's label power, counted, with half a count a network more.
+
+    Evidence that is believed less leaves most of what a map is to its prior, and the mode of a broad normal prior is
+    far surer of a network than so few subjects can be. Sessions count in full here: labels that are believed as little
+    as one subject's are leave the map too flat.
+    """
+    fuller = replace(model, label_power=replace(model.label_power, persistence=0.0))
+    pool = pooling(model.family).labels
     for _ in range(passes):
         sums: dict[str, Tensor] = {}
-        for chunk in chunks(source, family.template, 8):
-            for name, value in _tempered_labels(model, encoder, chunk).items():
-                sums[name] = sums.get(name, 0) + value
-        encoding = encoder.labels.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
+        for chunk in chunks(source, model.family.template, 8):
+            labels, someone = {"assignment": tempered_labels(fuller, chunk.seen)}, chunk.seen.mask.any(-1).any(1)
+            one = pool.statistics(labels, someone) | {"subjects": someone.sum()}
+            sums = {name: sums.get(name, 0) + value for name, value in one.items()}
+        counts = sums["labels"].double() + HALF
+        encoding = pool.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
+        _place(model, encoding, (counts / counts.sum(-1, keepdim=True)).log())
+
+
+def _place(
+    model: TrainedModel, encoding: Encoding, log_map: Float[Tensor, "V K"], steps: int = 6, draws: int = 32
+) -> None:
+    """Set the map's encoding, moved until the mean map of its posterior is this one; its widths stay.
+
+    What a flow has learned to correct, and that a mean of probabilities is less sure than a median, is thereby undone.
+    """
+    family, blank = model.family, model.blank()
+    template = family.template
+    basis = template.basis.to(log_map)
+    share = (encoding.log_precision + 2 * template.site("logits_group").prior({}, blank)[1].log()).sigmoid()
+    for _ in range(steps):
         if "logits_group" in family.free and "logits_group" not in family.fixed:
             family.free["logits_group"].set(encoding)
         else:
             family.fixed["logits_group"] = encoding
+        noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
+        maps = template.log_map(family.draw_population(blank, noise, draws))[:, 0, 0]
+        missing = (log_map - maps.double().exp().mean(0).log()) @ basis.mT
+        encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
 
 
-def _tempered_labels(model: TrainedModel, encoder, chunk: Batch) -> dict[str, Tensor]:
-    observed = chunk.seen
-    centre = model.family.centre(observed)
-    summaries = encoder.summarise(observed, centre)
-    power = model.label_power.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))[..., None]
-    evidence = encoder.evidence(observed, summaries.session, summaries.noise)
-    _, labels = encoder.labels.assign(evidence, encoder.labels.start(centre, observed), power)
-    someone = observed.mask.any(-1).any(1)
-    return encoder.labels.statistics(labels, someone) | {"subjects": someone.sum()}
+def _antithetic(noise: Noise) -> Noise:
+    """Half of the draws, and their opposites: means over draws err less."""
+
+    def both(name: str, shape: tuple[int, ...]) -> Tensor:
+        half = noise(name, (shape[0] // 2, *shape[1:]))
+        return torch.cat([half, -half])
+
+    return both

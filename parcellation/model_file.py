@@ -6,6 +6,7 @@ that is needed to check a new cohort against the model: mesh, vertices, targets,
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,26 +20,43 @@ from parcellation.encoders import Encoding
 from parcellation.errors import BadData, InputMissing
 from parcellation.family import Family
 from parcellation.files import checksum, whole_file, write_json
+from parcellation.novelty import Reference
 from parcellation.plates import Observed, template_class
+from parcellation.retest_link import UNLINKED, RetestLink
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class LabelPower:
-    """How much of its evidence about a label a vertex is believed.
+    """How much of its evidence about a label a vertex is believed, and how the evidence is measured.
 
     single: the power for one session; persistence: share of a vertex's deviation from its network that lasts over a
     subject's sessions, so that T sessions say less than T times as much. checked: whether they were chosen on data.
+    tail: None for Gaussian evidence, else the degrees of freedom of `networks.heavy_tailed`, inside which the power is.
+    profiles: whose fingerprints a vertex is compared with: the `session`'s own as the model has it, the `subject`'s or
+    the `population`'s, which the noise of the subject's own data is less in.
     """
 
     single: float = 1.0
     persistence: float = 0.0
     checked: bool = False
+    tail: float | None = None
+    profiles: str = "session"
 
     def at(self, sessions):
         """The power for this number of sessions with data (a number, array or tensor, elementwise)."""
         return self.single / (1 + self.persistence * (sessions - 1) * (sessions > 1))
+
+    @property
+    def plain(self) -> bool:
+        """Whether label probabilities are the model's own, exact given its sites."""
+        return self.single == 1 and self.persistence == 0 and self.tail is None and self.profiles == "session"
+
+    def compared(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The sites' values with the profiles that vertices are compared with in the place of the session's."""
+        chosen = {"session": "mu_session", "subject": "mu_subject", "population": "mu"}[self.profiles]
+        return {**values, "mu_session": values[chosen]} if chosen in values else dict(values)
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,8 @@ class TrainedModel:
     """A trained family, and what it was trained on.
 
     identity: JSON values that a cohort must agree with (vertices, targets, features); details: further JSON values
-    (study, training subjects, ...); arrays: the feature map's.
+    (study, training subjects, ...); arrays: the feature map's; novelty: the training cohort as new data are compared
+    with it, None in models of before there was such a thing.
     """
 
     family: Family
@@ -55,6 +74,8 @@ class TrainedModel:
     arrays: dict[str, np.ndarray]
     digest: str = ""
     label_power: LabelPower = LabelPower()
+    novelty: Reference | None = None
+    retest_link: RetestLink = UNLINKED
 
     def blank(self) -> Observed:
         """An observation of nothing, with one member of the outermost plate: what population sites are shaped by."""
@@ -88,6 +109,8 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
         tensors |= {f"fixed.{name}.{part}": value for part, value in encoding.parts().items()}
     arrays = {name: value.detach().cpu().contiguous().numpy() for name, value in tensors.items()}
     arrays |= {f"features.{name}": np.ascontiguousarray(value) for name, value in model.arrays.items()}
+    if model.novelty is not None:
+        arrays |= {f"novelty.{name}": np.ascontiguousarray(v) for name, v in model.novelty.to_arrays().items()}
     with whole_file(folder / "model.safetensors") as temporary:
         save_file(arrays, temporary)
     header = {
@@ -98,6 +121,7 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
         "hyperparameters": plain,
         "family": family.settings,
         "label_power": asdict(model.label_power),
+        "retest_link": asdict(model.retest_link),
         "identity": model.identity,
         "details": model.details,
     }
@@ -124,13 +148,16 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel
             raise BadData(f"{folder / 'model.safetensors'}: damaged: expected checksum {header['numbers']}, got {got}")
         arrays = load_file(folder / "model.safetensors")
         family, power = _family(header, arrays), LabelPower(**header["label_power"])
+        link = RetestLink(**header.get("retest_link", {}))  # files of earlier versions have none
         identity, details = header["identity"], header["details"]
+        known = {n.removeprefix("novelty."): v for n, v in arrays.items() if n.startswith("novelty.")}
+        novelty = Reference.from_arrays(known) if known else None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadData(f"{folder}: not a readable model: {type(error).__name__}: {error}") from error
     settings = [header[name] for name in ("numbers", "hyperparameters", "family", "label_power")]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     features = {n.removeprefix("features."): v for n, v in arrays.items() if n.startswith("features.")}
-    return TrainedModel(family.to(device), identity, details, features, digest, power)
+    return TrainedModel(family.to(device), identity, details, features, digest, power, novelty, link)
 
 
 def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:

@@ -151,6 +151,13 @@ class NetworkPooling(nn.Module):
             session, noise = summaries.session, summaries.noise
         return summaries
 
+    def pooled(
+        self, observed: Observed, assignment: Float[Tensor, "S _ V K"], s: Summaries, centre: Values
+    ) -> Summaries:
+        """The summaries with networks averaged by these label probabilities instead."""
+        labels = {**s.labels, "assignment": assignment}
+        return _pool(observed, assignment, labels, centre["mu"][:, 0, 0], s.between, s.session, s.noise)
+
     def evidence(self, observed: Observed, session: tuple, noise: Tensor) -> Float[Tensor, "S T V K"]:
         """Expected log density of every observation under every network, up to a constant; 0 where masked.
 

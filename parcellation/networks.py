@@ -21,6 +21,7 @@ from parcellation.plates import Observed, Site, Values
 LOG_KAPPA = (-0.3, 1.0)  # features have mean square 1, so the noise of one observation is near or below 1
 LOG_SCALES = (-2.0, 1.5)  # differences between people: anywhere from invisible to as large as the signal
 SLOPE = (0.0, 1.5)  # logit scale: close to uniform on (0, 1)
+SWAP = 10.0  # nats of prior
 SESSION_NOISE = 0.3  # sessions of equal length differ in noise by about a third
 
 
@@ -63,16 +64,56 @@ def profile_spread(reference: Float[Tensor, "K D"]) -> float:
     return float((reference - reference.mean(0)).square().mean().sqrt().clamp_min(1e-3))
 
 
-def session_density(
-    profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed, t: int
+def close_anchors(reference: Float[Tensor, "K D"]) -> list[tuple[int, int]]:
+    """Pairs of networks (counted from 0) that may change places between cohorts, for all the prior minds.
+
+    Swapping the profiles of two networks costs |reference_i - reference_j|^2 / spread^2 nats of prior; from about 10
+    on the data of a cohort never pay that for nothing.
+    """
+    cost = torch.cdist(reference, reference).square() / profile_spread(reference) ** 2
+    rows, columns = torch.triu_indices(*cost.shape, offset=1)
+    return [(i, j) for i, j in zip(rows.tolist(), columns.tolist(), strict=True) if cost[i, j] < SWAP]
+
+
+def separation(mu: Float[Tensor, "K D"], reference: Float[Tensor, "K D"]) -> float:
+    """How far networks' profiles are from their mean, as a share of how far the anchors are: 0 when they collapsed."""
+    return profile_spread(mu) ** 2 / profile_spread(reference) ** 2
+
+
+def session_square(
+    profiles: Float[Tensor, "*draws #S #T 1 K D"],
+    log_kappa: Float[Tensor, "*draws #S #T 1"],
+    observed: Observed,
+    t: int,
 ) -> Float[Tensor, "*draws S 1 V K"]:
-    """log p(x | z = k, profiles, noise) of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
+    """|x - profile_k|^2 / kappa^2 of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
     x, mask = observed.x[:, t], observed.mask[:, t, :, None]  # (S, V, D), (S, V, 1)
     m = profiles[..., min(t, profiles.shape[-4] - 1), 0, :, :]  # (*draws, S, K, D)
     log_sd = log_kappa[..., min(t, log_kappa.shape[-2] - 1), :, None]  # (*draws, S, 1, 1)
     square = observed.squares[:, t, :, None] - 2 * (m @ x.mT).mT + m.square().sum(-1).unsqueeze(-2)
-    density = -0.5 * square * (-2 * log_sd).exp() - x.shape[-1] * (log_sd + 0.5 * math.log(2 * math.pi))
-    return torch.where(mask, density, 0.0).unsqueeze(-3)  # (*draws, S, 1, V, K)
+    return torch.where(mask, square * (-2 * log_sd).exp(), 0.0).unsqueeze(-3)  # (*draws, S, 1, V, K)
+
+
+def session_density(
+    profiles: Float[Tensor, "*draws #S #T 1 K D"],
+    log_kappa: Float[Tensor, "*draws #S #T 1"],
+    observed: Observed,
+    t: int,
+) -> Float[Tensor, "*draws S 1 V K"]:
+    """log p(x | z = k, profiles, noise) of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
+    square = session_square(profiles, log_kappa, observed, t)
+    log_sd = log_kappa[..., min(t, log_kappa.shape[-2] - 1), :, None, None]
+    density = -0.5 * square - observed.x.shape[-1] * (log_sd + 0.5 * math.log(2 * math.pi))
+    return torch.where(observed.mask[:, t, None, :, None], density, 0.0)
+
+
+def heavy_tailed(square: Tensor, power: Tensor | float, tail: float) -> Tensor:
+    """Score of a label with heavy tails: -(tail/2 + 1) log(1 + power square / (tail + 2)), elementwise.
+
+    square: |x - profile|^2 / kappa^2, summed over sessions. It goes to the Gaussian -power square / 2 as tail grows.
+    Where all profiles are far away its differences are small: a noisy vertex is unsure of its label.
+    """
+    return -(tail / 2 + 1) * torch.log1p(power * square / (tail + 2))
 
 
 def contrast_basis(networks: int) -> Float[Tensor, "{networks}-1 {networks}"]:

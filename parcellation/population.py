@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -24,11 +25,11 @@ from torch.distributions import AffineTransform
 from parcellation.encoding import Encoding, Streamed
 from parcellation.errors import UsageError
 from parcellation.family import Family
-from parcellation.label_power import pooling, refit_map
+from parcellation.label_power import refit_map
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling
 from parcellation.plates import Values
-from parcellation.posterior import check_applicable
+from parcellation.posterior import check_applicable, pooling
 from parcellation.training import Source, chunks
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def reinfer(model: TrainedModel, source: Source, digest: str) -> TrainedModel:
         log.info("population: networks go back to their places: %s", order)
         population = encoder.population_of(batches, cards, names, permuted(centre, order, template.basis))
     result = with_population(model, population, digest)
-    if model.label_power.at(1) < 1:
+    if not model.label_power.plain:
         refit_map(result, source)
     _warn_of_others(start["mu"], result.family.centre(blank)["mu"])
     return result
@@ -131,4 +132,4 @@ def with_population(model: TrainedModel, population: dict[str, Encoding], digest
     for name in population:
         if name in family.free:
             family.flows[name] = GaussianFlow()
-    return TrainedModel(family, model.identity, model.details, model.arrays, digest, model.label_power)
+    return replace(model, family=family, digest=digest)

@@ -7,16 +7,19 @@ sessions, or on a session without data beside them.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from parcellation.encoders import ENCODERS
+from parcellation.encoding import Encoding
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
 from parcellation.model_file import TrainedModel
+from parcellation.network_pooling import NetworkPooling, Summaries
 from parcellation.plates import Batch, Noise, Observed
 
 INTERVAL = (0.05, 0.95)
@@ -100,13 +103,39 @@ class Posterior:
         cards = dict(zip(self.template.plates, observed.mask.shape, strict=True))
         batch = Batch(observed, observed, {}, cards)
         noise = self._noise(subject, sessions)
-        return self.family.draw(batch, noise, given=self.population, path=False, draws=(self.draws,)).values
+        encodings = None if self.model.label_power.plain else self._tempered(batch)
+        return self.family.draw(batch, noise, encodings, self.population, path=False, draws=(self.draws,)).values
+
+    def _tempered(self, batch: Batch) -> dict[str, Encoding]:
+        """Encodings of which the profiles are pooled by labels as they are believed, not by those of full evidence.
+
+        A session's noise stays what the power was chosen with.
+        """
+        encoder, encodings = pooling(self.family), self.family.encodings(batch)
+        centre = self.family.centre(batch.seen)
+        summaries = encoder.summarise(batch.seen, centre)
+        labels = tempered_labels(self.model, batch.seen, summaries)
+        again = encoder.subject_encodings(encoder.pooled(batch.seen, labels, summaries, centre))
+        return {
+            name: replace(again[name], centre=encoding.centre) if name in ("mu_subject", "mu_session") else encoding
+            for name, encoding in encodings.items()
+        }
 
     @torch.no_grad()
     def labels(self, values: dict[str, Tensor], observed: Observed) -> Float[Tensor, "draws V K"]:
-        """Label probabilities of every draw, shape (draws, V, K); exact given the draw and the model's label power."""
-        power = self.model.label_power.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
-        return self.template.log_joint(values, observed, power)[:, 0, 0].softmax(-1)
+        """Label probabilities of every draw, shape (draws, V, K); exact given the draw and the model's label power.
+
+        At a power the population's map enters by its mean over draws: p(k, x) = E[pi_k] p(x | k). Averaging
+        probabilities over draws of it instead would let the data say nothing about the map, and be less sure.
+        """
+        chosen = self.model.label_power
+        power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
+        if chosen.plain:
+            return self.template.log_joint(values, observed, power)[:, 0, 0].softmax(-1)
+        tail = {} if chosen.tail is None else {"tail": chosen.tail}
+        maps = self.template.log_map(values)
+        evidence = self.template.log_joint(chosen.compared(values), observed, power, **tail) - maps
+        return (maps.exp().mean(0).log() + evidence)[:, 0, 0].softmax(-1)
 
     def subject(self, subject: str, sessions: tuple[str, ...], observed: Observed, back: Callable) -> SubjectPosterior:
         """The answer for one subject; observed has shapes (1, T, V, D). `back` maps profiles to targets.
@@ -149,6 +178,30 @@ def check_applicable(family: Family) -> None:
     stuck = [s.name for s in family.template.sites if unit in s.plates and s.name in family.free]
     if stuck:
         raise UsageError(f"model.scheme free: {', '.join(stuck)} are known for training subjects only; train a hybrid")
+
+
+def pooling(family: Family) -> NetworkPooling:
+    """The family's own pooling by networks, or an encoder of its template's kind where it encodes otherwise."""
+    if isinstance(family.encoder, NetworkPooling):
+        return family.encoder
+    return ENCODERS[family.template.encoder](family.template, family.template.sites)
+
+
+@torch.no_grad()
+def tempered_labels(
+    model: TrainedModel, observed: Observed, summaries: Summaries | None = None
+) -> Float[Tensor, "S 1 V K"]:
+    """Label probabilities at the model's label power, population and profiles at their estimates."""
+    chosen, centre = model.label_power, model.family.centre(observed)
+    summaries = pooling(model.family).summarise(observed, centre) if summaries is None else summaries
+    known = {
+        **centre,
+        "mu_subject": summaries.subject[0][:, None, None],
+        "mu_session": summaries.session[0][:, :, None],
+        "log_kappa_session": summaries.noise.log()[..., None],
+    }
+    power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
+    return model.family.template.log_joint(chosen.compared(known), observed, power, chosen.tail).softmax(-1)
 
 
 def summarise_labels(

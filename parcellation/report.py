@@ -35,7 +35,9 @@ class ReportContent:
     summary: paragraphs that say what was done with what data; population and subjects: see `posterior`; participants:
     rows of `derivative.participant`; geometry and relief: see `figures.Stage.of`, None falls back to strips and says
     so; recovery: method -> score name -> number, ours first, where the truth is known; reliability: `confidence`,
-    `accuracy` and `count` of each bin; retest: rows of named values, one a comparison; training_loss: of each step;
+    `accuracy` and `count` of each bin; retest: rows of named values, one a comparison; gaps: rows of
+    diagnostics/amortization_gap.tsv; anatomy: comparisons with areas, each `areas` (with what), `result` (an
+    `anatomy.Agreement`, or None and the `reason`); training_loss: of each step;
     settings: the resolved study; versions: software -> version; citation: how to cite; warnings come first on the
     page, notes last; gallery_limit: subjects shown; picture_width: of a close-up, in pixels.
     """
@@ -53,6 +55,8 @@ class ReportContent:
     recovery: Mapping[str, Mapping[str, float]] | None = None
     reliability: Mapping[str, np.ndarray] | None = None
     retest: Sequence[Mapping] | None = None
+    gaps: Sequence[Mapping] | None = None
+    anatomy: Sequence = ()
     training_loss: np.ndarray | None = None
     settings: Mapping = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

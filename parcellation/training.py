@@ -311,9 +311,11 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
 def anchor(
     source: Source, template_plates: tuple[str, ...], networks: int, seed: int, batch: int
 ) -> Float[Tensor, "{networks} D"]:
-    """Reference fingerprints, shape (K, D): k-means (20 starts) on the group-average fingerprints of the vertices.
+    """Reference fingerprints, shape (K, D): k-means (20 starts) on directions of the vertices' averages.
 
-    Networks are ordered by their centres' first coordinate that differs, so that order does not depend on the starts.
+    Vertices are grouped by direction and a network has the mean of its vertices: grouped by the averages themselves,
+    weak vertices of all networks are a network of their own. Networks are ordered by their centres' first coordinate
+    that differs, so that order does not depend on the starts.
     Raises BadData where vertices are too few, or features are not numbers.
     """
     total, weight = 0.0, 0.0
@@ -329,7 +331,9 @@ def anchor(
     if not (finite := np.isfinite(average).all(-1)).all():
         vertex = int(torch.nonzero(seen_vertices)[int(finite.argmin())])
         raise BadData(f"training: the mean features of vertex {vertex} of the region are not finite numbers")
-    centres = KMeans(networks, n_init=20, random_state=seed).fit(average).cluster_centers_
+    direction = average / np.maximum(np.linalg.norm(average, axis=1, keepdims=True), 1e-9)
+    member = KMeans(networks, n_init=20, random_state=seed).fit_predict(direction)
+    centres = np.stack([average[member == k].mean(0) for k in range(networks)])
     return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])
 
 

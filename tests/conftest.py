@@ -13,7 +13,9 @@ from jaxtyping import install_import_hook
 MODEL_SIDE = (
     "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "recognition",
     "flows", "warped_flows", "free_encoding", "vector_sets", "family", "approximation", "baselines", "elbo",
-    "importance", "training", "model_file", "posterior", "summary_bank", "data_sets", "population",
+    "importance", "pareto", "annealing", "refinement", "amortization_gap", "training", "model_file", "posterior",
+    "summary_bank", "data_sets", "population",
+    "training_reference",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 

@@ -10,6 +10,7 @@ from parcellation.errors import Stopped, UsageError
 from parcellation.family import Family
 from parcellation.plates import Observed
 from parcellation.templates.auto_encoder import AutoEncoder
+from parcellation.templates.functional_parcellation import FunctionalParcellation
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 from parcellation.training import DataSets, Plan, Source, Whole, fit
 from tests.conftest import full, generator, noise
@@ -86,6 +87,29 @@ def test_ranges_that_cannot_be_are_refused(ranges, ragged):
 def test_a_template_that_cannot_draw_observations_says_so():
     with pytest.raises(UsageError, match="AutoEncoder: does not say how observations are drawn"):
         PriorDataSets(AutoEncoder(3, 1), {"datum": (2, 3)}, 0).at(0)
+
+
+def test_a_data_set_comes_with_the_values_it_was_drawn_from():
+    source = prior_data_sets(GaussianRandomEffects(2, 1.0, 1.0, 1e-4), dtype=torch.float64)
+    values, whole = source.drawn(3)
+    seen = whole.full.seen
+    assert torch.equal(seen.x, source.at(3).full.seen.x)
+    assert torch.allclose(seen.x, values["group"].expand_as(seen.x) * seen.mask[..., None], atol=1e-3)
+
+
+def test_a_template_gets_the_covariates_that_it_needs():
+    def frames(mask, generator):
+        return {"frames": 100.0 + torch.rand(*mask.shape[:2], 1, generator=generator, dtype=torch.float64)}
+
+    template = FunctionalParcellation(torch.eye(2, 4), 100.0)
+    source = PriorDataSets(
+        template, dict(subject=(2, 2), session=(2, 3), vertex=(5, 5)), 0, ("session",), covariates=frames
+    )
+    one, again, other = source.at(0).full.seen, source.at(0).full.seen, source.at(1).full.seen
+    assert one.x.shape == (*one.mask.shape, 4)
+    assert torch.equal(one.covariates["frames"], again.covariates["frames"])
+    assert not torch.equal(one.covariates["frames"][:1, :1], other.covariates["frames"][:1, :1])
+    assert "frames" in source.identity
 
 
 # Resampled cohorts

@@ -8,7 +8,7 @@ import torch
 
 from parcellation.plates import Observed
 from parcellation.templates.functional_parcellation import FunctionalParcellation, contrast_basis
-from tests.conftest import draw_cohort
+from tests.conftest import draw_cohort, noise
 
 
 @pytest.mark.parametrize("networks", [2, 3, 7, 17])
@@ -143,3 +143,22 @@ def test_single_precision_is_enough_for_labels(networks, features):
     plausible = exact - exact.amax(-1, keepdim=True) > -20
     error = (near - near.amax(-1, keepdim=True)) - (exact - exact.amax(-1, keepdim=True))
     assert float(error[plausible].abs().max()) < 0.02
+
+
+def test_observations_lie_about_the_profile_of_a_label_that_sessions_share():
+    """Many subjects: labels as often as the map says, and what is left of x is noise of each session's own size."""
+    drawn = draw_cohort((400, 2, 6), seed=5)
+    mask = drawn.observed.mask.clone()
+    mask[3, 1, 2] = False
+    blank = Observed(torch.zeros(400, 2, 6, 1, dtype=torch.float64), mask, drawn.observed.covariates)
+    template, values = drawn.template, drawn.values
+    x = template.observations(values, blank, noise(3)).x
+    labels = template.labels(values, blank, noise(3))  # the first thing that is drawn
+    assert labels.shape == (400, 1, 6)
+    share = torch.nn.functional.one_hot(labels[:, 0], 3).double().mean(0)
+    assert torch.allclose(share, template.log_map(values)[0, 0].exp(), atol=4 * 0.5 / 400**0.5)
+    at = labels[..., None].expand(400, 2, 6, 5)
+    left = (x - values["mu_session"][:, :, 0].gather(2, at)) / values["log_kappa_session"].exp()[..., None]
+    assert float(left[mask].mean()) == pytest.approx(0, abs=4 / (400 * 60) ** 0.5)
+    assert float(left[mask].square().mean()) == pytest.approx(1, abs=4 * (2 / (400 * 60)) ** 0.5)
+    assert not bool(x[3, 1, 2].any())

@@ -6,7 +6,7 @@ import torch
 
 from parcellation.plates import Observed
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
-from tests.conftest import full, generator
+from tests.conftest import full, generator, noise
 
 
 def dense(template, observed):
@@ -79,3 +79,19 @@ def test_hyperparameters_rebuild_the_template(effects):
     again = GaussianRandomEffects(**template.hyperparameters())
     assert torch.equal(again.log_evidence(observed), template.log_evidence(observed))
     assert template.weight(("group",), full(template, observed)) == 1
+
+
+def test_draws_are_of_the_joint_posterior(effects):
+    """Moments as in closed form, and groups that follow the population as far as their samples leave them."""
+    template, observed = effects
+    draws = template.posterior_draws(observed, noise(0), 4000)
+    for name, (mean, sd) in template.posterior(observed).items():
+        assert torch.allclose(draws[name].mean(0), mean.expand_as(draws[name][0]), atol=5 * float(sd.max()) / 4000**0.5)
+        assert torch.allclose(draws[name].std(0), sd.expand_as(draws[name][0]), rtol=0.07)
+    population, group = draws["population"], draws["group"]
+    # Slope of a group in the population: the share of its precision that is the prior's.
+    n = observed.mask.sum(1)[:, None].double()
+    slope = template.sd_group**-2 / (template.sd_group**-2 + n / template.sd_sample**2)
+    away = population - population.mean(0)
+    found = (away * (group - group.mean(0))).mean(0)[:, 0] / away.square().mean(0)[:, 0]
+    assert torch.allclose(found, slope.expand_as(found), atol=0.1)

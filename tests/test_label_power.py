@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from parcellation.encoders import NetworkPooling
 from parcellation.family import Family
-from parcellation.label_pooling import map_mode
-from parcellation.label_power import choose_label_power, refit_map
+from parcellation.label_power import _crossed_gain, choose_label_power, fit_retest_link, refit_map
 from parcellation.model_file import LabelPower, TrainedModel
-from parcellation.plates import Observed
+from parcellation.plates import Observed, gaussian_noise
+from parcellation.posterior import tempered_labels
 from parcellation.templates.functional_parcellation import FunctionalParcellation
 from parcellation.training import CohortSource, Whole, settle_population, warm_start
 from tests.conftest import Drawn, MemoryCohort, draw_cohort, full
@@ -76,23 +75,58 @@ class TestChoice:
         assert power == LabelPower(1.0, 0.0, False)
         assert "not checked" in caplog.text
 
+    def test_it_is_known_from_any_number_of_sessions(self):
+        # Halves of two sessions each correlate more than single ones do, by the formula of Spearman and Brown.
+        power = choose_label_power(*started(cohort(copies=8, lasting=0.5, sessions=4)))
+        assert 0.3 < power.persistence < 0.65
+
+    def test_the_model_s_own_way_is_kept_where_it_is_right(self):
+        power = choose_label_power(*started(cohort()))
+        assert (power.tail, power.profiles) == (None, "session")
+
+    def test_noise_that_vertices_share_is_not_taken_for_a_session_s_own_profile(self):
+        power = choose_label_power(*started(shared_noise()))
+        assert power.profiles != "session"
+
+
+def shared_noise() -> Drawn:
+    """A cohort of which each vertex is there eight times with nearly the same noise: profiles pool that noise."""
+    drawn = cohort(copies=2)
+    x = drawn.observed.x
+    blurred = x.unflatten(2, (-1, 10)).mean(3, keepdim=True).expand(-1, -1, -1, 10, -1).flatten(2, 3)
+    observed = Observed(0.3 * x + 0.9 * blurred, drawn.observed.mask, drawn.observed.covariates)
+    return Drawn(drawn.template, observed, drawn.values, drawn.labels)
+
+
+def test_gain_is_beyond_the_map_of_other_subjects():
+    # Labels that are each subject's own and no more: what a map learned of the very subjects would look like knowledge.
+    generator = np.random.default_rng(0)
+    scores = 3 * generator.standard_normal((1, 12, 300, 2)).repeat(2, 0)
+    scores[1] = 3 * generator.standard_normal((12, 300, 2))
+    even = np.full((300, 2), -np.log(2))
+    assert _crossed_gain(scores, even).mean() < 0
+
+
+def test_another_scan_agrees_less_than_the_data_say():
+    model, source = started(cohort())
+    link = fit_retest_link(model, source)
+    assert link.checked
+    # At the right power p is what the data say of a label: its noisy repeat is to be believed less.
+    assert 0.2 < link.own < 1
+    assert not fit_retest_link(*started(cohort(sessions=1))).checked
+
 
 @pytest.mark.parametrize("scheme", ["hybrid", "encoded"])
-def test_refitted_map_is_the_mean_of_tempered_labels(scheme):
+def test_refitted_map_counts_tempered_labels_with_half_a_count_more(scheme):
     drawn = cohort(copies=4)
     model, source = started(drawn, scheme)
     model = TrainedModel(model.family, {}, {}, {}, label_power=LabelPower(0.25, 0.0, True))
-    refit_map(model, source, passes=60)
-    observed = source.batch(torch.arange(16)).seen
-    centre = model.family.centre(observed)
-    pooling = NetworkPooling(drawn.template, [])
-    summaries = pooling.summarise(observed, centre)
-    evidence = pooling.evidence(observed, summaries.session, summaries.noise)
-    assignment, _ = pooling.labels.assign(evidence, pooling.labels.start(centre, observed), torch.tensor(0.25))
-    # A fixed point: the map's prior and the correction of the flow are all that separates them.
-    mode = map_mode(assignment.sum(0)[0], drawn.template.basis, drawn.template.map_sd)
-    counts = (mode @ drawn.template.basis.to(mode)).softmax(-1)
-    np.testing.assert_allclose(drawn.template.log_map(centre)[0, 0].exp(), counts, atol=0.05)
+    refit_map(model, source, passes=12)
+    counts = tempered_labels(model, source.batch(torch.arange(16)).seen).sum(0)[0] + 0.5
+    noise = gaussian_noise(torch.Generator().manual_seed(3), "cpu", torch.float32)
+    maps = drawn.template.log_map(model.family.draw_population(model.blank(), noise, 400)).exp().mean(0)[0, 0]
+    # A fixed point, up to draws: 16 of them placed it, and 400 look at it.
+    np.testing.assert_allclose(maps, counts / counts.sum(-1, keepdim=True), atol=0.06)
 
 
 def test_whole_source_is_a_source_too():

@@ -1,6 +1,7 @@
 """A model on disk: the same numbers again, or a clear refusal."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from parcellation.family import Family
 from parcellation.files import checksum
 from parcellation.model_file import LabelPower, TrainedModel, load_model, save_model
 from parcellation.plates import Batch
+from parcellation.retest_link import RetestLink
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 from parcellation.training import Whole, settle_population
 from tests.conftest import draw_cohort, full, generator, noise
@@ -84,11 +86,12 @@ def test_settled_populations_survive(drawn, tmp_path):
 def test_the_label_power_travels(drawn, tmp_path):
     batch = full(drawn.template, drawn.observed.to("cpu", torch.float32))
     model = model_of(drawn.template, batch, "hybrid")
-    power = LabelPower(0.3, 0.4, True)
+    power = LabelPower(0.3, 0.4, True, 20.0, "subject")
     again = save_model(
         tmp_path, TrainedModel(model.family, model.identity, model.details, model.arrays, label_power=power)
     )
     assert again.label_power == power
+    assert not again.retest_link.checked
     assert [power.at(t) for t in (0, 1, 3)] == pytest.approx([0.3, 0.3, 0.3 / 1.8])
 
 
@@ -197,3 +200,9 @@ def test_hyperparameters_of_random_effects_are_plain(effects, tmp_path):
     assert isinstance(again, GaussianRandomEffects)
     assert again.sd_group == template.sd_group
     assert isinstance(model.family.encodings(full(template, observed.to("cpu", torch.float32)))["group"], Encoding)
+
+
+def test_the_retest_link_travels(drawn, tmp_path):
+    batch = full(drawn.template, drawn.observed.to("cpu", torch.float32))
+    model = replace(model_of(drawn.template, batch, "hybrid"), retest_link=RetestLink(0.6, 0.3, True))
+    assert save_model(tmp_path, model).retest_link == RetestLink(0.6, 0.3, True)

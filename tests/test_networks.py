@@ -4,7 +4,16 @@ import pytest
 import scipy.stats
 import torch
 
-from parcellation.networks import constant, contrast_basis, profile_spread, session_density
+from parcellation.networks import (
+    close_anchors,
+    constant,
+    contrast_basis,
+    heavy_tailed,
+    profile_spread,
+    separation,
+    session_density,
+    session_square,
+)
 
 
 @pytest.mark.parametrize("networks", [2, 5])
@@ -36,3 +45,35 @@ def test_a_constant_prior_is_the_same_everywhere(ragged):
     assert mean.shape == sd.shape == (1, 1, 1, 3)
     assert (mean == 0.5).all()
     assert (sd == 2).all()
+
+
+def test_squares_are_what_densities_of_networks_differ_by(ragged):
+    values, observed = ragged.values, ragged.observed
+    known = values["mu_session"], values["log_kappa_session"], observed, 0
+    square, density = session_square(*known), session_density(*known)
+    assert torch.allclose(density - density[..., :1], -0.5 * (square - square[..., :1]), atol=1e-10)
+    assert (square[~observed.mask[:, 0][:, None]] == 0).all()
+
+
+def test_tails_go_to_the_gaussian_and_make_the_distant_unsure():
+    square = torch.tensor([0.0, 3.0, 40.0, 400.0], dtype=torch.float64)
+    assert torch.allclose(heavy_tailed(square, 0.7, 1e9), -0.35 * square, rtol=1e-6)
+    # Student's t of one dimension with 20 degrees of freedom, whose density has 21 in place of 22 twice.
+    t = scipy.stats.t(20).logpdf((square * 20 / 22).sqrt().numpy())
+    assert heavy_tailed(square, 1.0, 20.0).numpy() == pytest.approx((t - t[0]) * 22 / 21)
+    near, far = heavy_tailed(torch.tensor([[1.0, 11.0], [400.0, 410.0]]), 1.0, 20.0).diff(dim=-1).abs()
+    assert far < near / 10
+
+
+def test_anchors_that_cost_nothing_to_swap_are_named():
+    reference = torch.zeros(3, 50, dtype=torch.float64)
+    reference[0], reference[1], reference[2] = 1.0, -1.0, -1.3
+    # spread^2 is the mean square about the mean, 0.78 in each of 50 features; 50 x 0.09 / 1.03 is 4 nats.
+    assert close_anchors(reference) == [(1, 2)]
+    assert close_anchors(torch.randn(4, 50, generator=torch.Generator().manual_seed(0))) == []
+
+
+def test_separation_is_the_share_of_the_anchors_variance_that_is_left():
+    reference = torch.randn(4, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert separation(reference, reference) == pytest.approx(1)
+    assert separation(7 + 0.1 * reference, reference) == pytest.approx(0.01)

@@ -9,8 +9,9 @@ import torch
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
 from parcellation.model_file import LabelPower, TrainedModel
+from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Observed
-from parcellation.posterior import Posterior, summarise_labels
+from parcellation.posterior import Posterior, summarise_labels, tempered_labels
 from parcellation.training import Whole, settle_population, warm_start
 from tests.conftest import Drawn, draw_cohort, generator
 
@@ -158,11 +159,37 @@ def test_probabilities_are_averages_of_exact_label_posteriors(posterior, drawn):
 
 
 def test_label_power_tempers_the_evidence_only(drawn):
-    plain, none = (Posterior(model_of(drawn, power=p), draws=8) for p in (LabelPower(), LabelPower(0.0, 0.0)))
-    observed = drawn.subject(4)
+    none, observed = Posterior(model_of(drawn, power=LabelPower(0.0, 0.0)), draws=8), drawn.subject(4)
     blind = none.subject("x", SESSIONS, observed, same)
     assert np.allclose(blind.probability, none.of_population(None, same).probability, rtol=1e-12)
-    assert np.array_equal(blind.profile_mean, plain.subject("x", SESSIONS, observed, same).profile_mean)
+
+
+def test_profiles_are_pooled_by_the_labels_as_they_are_believed(drawn):
+    # Without evidence every network's members are the map's, so a subject's networks have nearly one mean fingerprint.
+    observed = drawn.subject(0)
+    full, none = (
+        Posterior(model_of(drawn, power=p), draws=8).subject("x", SESSIONS, observed, same).profile_mean
+        for p in (LabelPower(), LabelPower(1e-9, 0.0))
+    )
+    assert np.ptp(none, axis=0).mean() < np.ptp(full, axis=0).mean()
+
+
+def test_the_map_enters_tempered_labels_by_its_mean(drawn):
+    model = model_of(drawn, power=LabelPower(0.5, 0.2, True, 20.0, "population"))
+    posterior, observed = Posterior(model, draws=8), drawn.subject(4)
+    values = posterior.draw("x", SESSIONS, observed)
+    square = sum(session_square(values["mu"], values["log_kappa_session"], observed, t) for t in range(len(SESSIONS)))
+    power = model.label_power.at(observed.mask.sum(1, keepdim=True).double())[..., None]
+    mean = posterior.template.log_map(posterior.population).exp().mean(0)
+    expected = (mean.log() + heavy_tailed(square, power, 20.0)).softmax(-1)[:, 0, 0]
+    assert torch.allclose(posterior.labels(values, observed), expected, rtol=1e-8)
+
+
+def test_tempered_labels_without_evidence_are_the_map(drawn):
+    model = model_of(drawn, power=LabelPower(0.0, 0.0))
+    expected = drawn.template.log_map(model.family.centre(drawn.observed)).exp()
+    got = tempered_labels(model, drawn.observed)
+    assert torch.allclose(got, expected.expand(got.shape), rtol=1e-10)
 
 
 def test_entropy_is_mean_entropy_and_mutual_information_within_bounds(posterior, drawn):

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from parcellation.anatomy import Agreement, Match
 from parcellation.derivative import participant
 from parcellation.maps import Frame, named_networks
 from parcellation.report import ReportContent, profile_bars, render, shown, write_report
 from parcellation.surfaces import Mesh, Targets, Vertices
+from parcellation.verbs.anatomy import Anatomy
 from tests.spheres import sphere
 
 
@@ -117,7 +119,7 @@ def test_the_cohort_table_lists_everybody_with_flags(page):
 
 
 def test_what_is_unknown_is_left_out(page):
-    for section in ("truth", "retest", "training"):
+    for section in ("truth", "retest", "anatomy", "training"):
         assert f'id="{section}"' not in page
         assert f'href="#{section}"' not in page
 
@@ -134,6 +136,23 @@ def test_what_is_known_is_shown():
     assert "differ by at most 0.100" in page
     assert "0.876" in page or "0.877" in page
     assert "training loss per step (not an ELBO)" in page.lower().replace("elbo", "ELBO")
+
+
+def test_agreement_with_anatomy_is_shown_with_its_chance_level_or_why_not():
+    matches = (Match(0, "45", 0.71), Match(1, "44", 0.69))
+    chance = Agreement(matches, 0.7, 0.65, 0.8, 0.2505, 1999)
+    shown = [
+        Anatomy("areas", chance),
+        Anatomy("others", replace(chance, mean=0.9, p=0.0005)),
+        Anatomy("x", None, "No."),
+    ]
+    page = render(content_of(anatomy=shown, geometry=None))
+    section = page[page.index('id="anatomy"') : page.index('id="methods"')]
+    assert section.count("cannot be claimed") == 1
+    assert section.count("better than 95 % of random cuts") == 1
+    assert re.search(r"front</th><td class=\"text\">45</td><td>0.710</td>", section)
+    assert "p = 0.2505" in section
+    assert "No comparison: No." in section
 
 
 def test_without_a_surface_maps_are_strips_and_the_page_says_so():

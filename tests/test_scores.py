@@ -11,6 +11,7 @@ from parcellation.scores import (
     retest,
     scaled_profiles,
     session_profiles,
+    subject_gains,
     unit,
 )
 
@@ -165,3 +166,13 @@ def test_oracle_never_answers_with_a_network_that_has_no_vertex(generator):
     found = oracle_posterior(x, mask, None, prior, labels)
     assert (found[:, 2] == 0).all()
     assert calibration(found, labels)["accuracy"] > 0.8
+
+
+def test_gains_of_subjects_are_what_the_predictive_gain_is_the_mean_of():
+    g = np.random.default_rng(5)
+    first, second = g.dirichlet(np.ones(3), (2, 4, 6))
+    group = g.dirichlet(np.ones(3), 6)
+    pairs = [(first[i] * second[j] / group).sum(-1).mean() for i in range(4) for j in range(4) if i != j]
+    expected = np.log((first * second / group).sum(-1)).mean(-1) - np.log(np.mean(pairs))
+    np.testing.assert_allclose(subject_gains(first, second, group), expected, rtol=1e-12)
+    assert predictive_gain(first, second, group) == pytest.approx(expected.mean())

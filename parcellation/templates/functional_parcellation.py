@@ -17,18 +17,20 @@ It is shared by a subject's sessions, so this sum does not add over sessions and
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from parcellation.networks import (
     constant,
     contrast_basis,
+    heavy_tailed,
     population_profiles,
     profile_spread,
     session_density,
     session_profiles,
+    session_square,
 )
-from parcellation.plates import Observed, Site, Template, Values
+from parcellation.plates import Noise, Observed, Site, Template, Values
 
 MAP_SD = 2.5  # per contrast: networks of a prior map reach a mean largest share of .86 / .65 / .54 for K = 2 / 7 / 17
 
@@ -67,18 +69,26 @@ class FunctionalParcellation(Template):
         return (contrasts @ self.basis.to(contrasts)).log_softmax(-1)
 
     def log_joint(
-        self, values: Values, observed: Observed, power: Tensor | float = 1.0
+        self, values: Values, observed: Observed, power: Tensor | float = 1.0, tail: float | None = None
     ) -> Float[Tensor, "*draws S 1 V K"]:
         """log p(z = k, x | all other sites): shape (*draws, S, 1, V, K); masked observations count 0.
 
         power <= 1, a number or (S, 1, V), tempers what the data say about a label *inside* the sum over labels, for
-        observations whose features are not as independent as the model takes them to be (see `label_power`).
+        observations whose features are not as independent as the model takes them to be (see `label_power`). With a
+        tail the evidence is `heavy_tailed`, of all sessions together, and known up to a constant of each vertex.
         """
-        evidence = self.log_emission(values["mu_session"], values["log_kappa_session"], observed)
-        return self.log_map(values) + (evidence * power[..., None] if torch.is_tensor(power) else evidence * power)
+        power = power[..., None] if torch.is_tensor(power) else power
+        profiles, log_kappa = values["mu_session"], values["log_kappa_session"]
+        if tail is None:
+            return self.log_map(values) + power * self.log_emission(profiles, log_kappa, observed)
+        square = sum(session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))
+        return self.log_map(values) + heavy_tailed(square, power, tail)
 
     def log_emission(
-        self, profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed
+        self,
+        profiles: Float[Tensor, "*draws #S #T 1 K D"],
+        log_kappa: Float[Tensor, "*draws #S #T 1"],
+        observed: Observed,
     ) -> Float[Tensor, "*draws S 1 V K"]:
         """log p(x | z = k, profiles, noise), summed over sessions: shape (*draws, S, 1, V, K).
 
@@ -95,6 +105,20 @@ class FunctionalParcellation(Template):
         """log p(x | sites) with the label summed out, shape (*draws, S, 1, V); a vertex without data contributes 0."""
         seen = observed.mask.any(1, keepdim=True)
         return torch.where(seen, self.log_joint(values, observed).logsumexp(-1), 0.0)
+
+    def labels(self, values: Values, blank: Observed, noise: Noise) -> Int[Tensor, "S 1 V"]:
+        """Labels drawn from the population's map, one for every subject and vertex, shape (S, 1, V)."""
+        uniform = torch.special.ndtr(noise("z", (blank.mask.shape[0], 1, blank.mask.shape[2])))
+        steps = self.log_map(values).exp().cumsum(-1)[..., :-1]
+        return (uniform[..., None] > steps).sum(-1)
+
+    def observations(self, values: Values, blank: Observed, noise: Noise) -> Observed:
+        """Fingerprints about those of each vertex's label, which is drawn first: no site holds it."""
+        labels, D = self.labels(values, blank, noise), self.features
+        profiles = values["mu_session"].expand(*blank.mask.shape[:2], 1, -1, -1)[:, :, 0]  # (S, T, K, D)
+        at = labels[..., None].expand(*blank.mask.shape, D)
+        x = profiles.gather(2, at) + values["log_kappa_session"].exp()[..., None] * noise("x", (*blank.mask.shape, D))
+        return Observed(x * blank.mask[..., None], blank.mask, blank.covariates)
 
 
 TEMPLATE = FunctionalParcellation

@@ -78,6 +78,16 @@ class GaussianRandomEffects(Template):
         variance = 1 / (self.sd_group**-2 + 1 / spread) + share**2 / total
         return {"population": (population, total.rsqrt()), "group": (group, variance.sqrt())}
 
+    def posterior_draws(self, observed: Observed, noise: Noise, draws: int) -> dict[str, Tensor]:
+        """Independent draws from the exact joint posterior, shapes (draws, 1, 1, D) and (draws, group, 1, D)."""
+        average, spread = self._averages(observed)
+        mean, sd = self.posterior(observed)["population"]
+        population = mean + sd * noise("population", (draws, *mean.shape))
+        share = self.sd_group**-2 / (self.sd_group**-2 + 1 / spread)
+        sd = (self.sd_group**-2 + 1 / spread).rsqrt()
+        centre = share * population + (1 - share) * average
+        return {"population": population, "group": centre + sd * noise("group", (draws, *average.shape))}
+
     def log_evidence(self, observed: Observed) -> Float[Tensor, ""]:
         """Exact log p(x), a number: samples about their group's average, then averages about the population."""
         observed = observed.select(0, observed.mask.any(1).nonzero()[:, 0])  # a group without samples says nothing

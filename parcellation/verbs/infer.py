@@ -6,6 +6,7 @@ import logging
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,13 @@ from parcellation.files import unit_lock, whole_file, writable_folder, write_tex
 from parcellation.manifest import natural
 from parcellation.maps import Cifti, Export, Frame, Gifti, named_networks, write_population, write_subject
 from parcellation.model_file import TrainedModel, load_model
+from parcellation.plates import Observed
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
 from parcellation.store import Store
 from parcellation.training import observe
+from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.novelty import Novelty
 from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
@@ -64,6 +68,7 @@ def infer(study: Study, selection: Selection, population: str = FIXED) -> str:
     lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
     if population == REINFERRED:
         lines.append(run.origin.sentence())
+    lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
 
 
@@ -124,16 +129,20 @@ class Inference:
         """A subject's answer from these sessions, which is kept."""
         with unit_lock(self.workspace.posteriors / "locks" / f"sub-{subject}.lock"):
             answer = self.answer(subject, sessions)
-            write_posterior(self._path(subject), answer, self._key(subject, sessions))
+            write_posterior(self._path(subject), answer, self.key(subject, sessions))
         return answer
 
     def answer(self, subject: str, sessions: tuple[str, ...] | None = None) -> SubjectPosterior:
         """A subject's answer from some sessions (all, if None), computed now."""
-        there = self.cohort.sessions(subject)
-        sessions = tuple(there) if sessions is None else sessions
-        read = self.cohort.read([self.cohort.subjects.index(subject)])
-        observed = observe(read).select(1, torch.tensor([there.index(session) for session in sessions]))
+        sessions = tuple(self.cohort.sessions(subject)) if sessions is None else sessions
+        observed = self.observed(subject, sessions)
         return self.posterior.subject(subject, sessions, observed, self.cohort.feature_map.back)
+
+    def observed(self, subject: str, sessions: tuple[str, ...]) -> Observed:
+        """A subject's data of these sessions, shapes (1, T, V, D)."""
+        there = self.cohort.sessions(subject)
+        read = self.cohort.read([self.cohort.subjects.index(subject)])
+        return observe(read).select(1, torch.tensor([there.index(session) for session in sessions]))
 
     def kept(self, subject: str, sessions: tuple[str, ...] | None = None) -> SubjectPosterior | None:
         """The answer that is kept, if it is of these sessions (any, if None), this model and the same fingerprints."""
@@ -141,7 +150,7 @@ class Inference:
         if found is None or not set(found[0].sessions) <= set(self.cohort.sessions(subject)):
             return None
         answer, key = found
-        if sessions not in (None, answer.sessions) or key != self._key(subject, answer.sessions):
+        if sessions not in (None, answer.sessions) or key != self.key(subject, answer.sessions):
             return None
         return answer
 
@@ -154,7 +163,7 @@ class Inference:
     def _path(self, subject: str) -> Path:
         return self.workspace.posteriors / f"sub-{subject}_posterior.safetensors"
 
-    def _key(self, subject: str, sessions: tuple[str, ...]) -> str:
+    def key(self, subject: str, sessions: tuple[str, ...]) -> str:
         """What an answer depends on: the model, the draws, and the content of the fingerprints."""
         units = [self.cohort.store.header(subject, session)["checksum"] for session in sessions]
         content = [self.model.digest, self.study.outputs.draws, units]
@@ -192,10 +201,30 @@ class Inference:
     def write_dataset(self, export: Export) -> None:
         """Population maps and the files that make the folder a data set."""
         write_population(export, self.population())
-        rows = [participant(answer, self.flags(answer)) for answer in self.known()]
+        self.describe()
+
+    def describe(self) -> None:
+        """The files beside the maps that make the folder a data set."""
+        rows = [self.row(answer) for answer in self.known()]
         facts = {"StudySHA256": self.study.digest()} | self.origin.provenance()
         write_dataset(self.study.outputs.directory, self.study.name, facts, rows, citation=self.methods(len(rows)))
         self._write_logs()
+
+    def row(self, answer: SubjectPosterior) -> dict:
+        """A subject's row of participants.tsv."""
+        gap = self.gap(answer)
+        lower_bound = None if gap is None else round(gap["averages"]["amortization_gap"]["value"], 3)
+        novelty = self.novelty.columns(answer.subject, answer.sessions)
+        return participant(answer, self.flags(answer), lower_bound) | novelty
+
+    def gap(self, answer: SubjectPosterior) -> dict | None:
+        """What `diagnose` found of this very answer, None where it has not looked."""
+        return kept_gap(self.workspace, answer.subject, self.key(answer.subject, answer.sessions))
+
+    @cached_property
+    def novelty(self) -> Novelty:
+        """How unlike the training cohort subjects are."""
+        return Novelty(self.model.novelty, self.origin.model, self.cohort, self.workspace.work / "novelty")
 
     def flags(self, answer: SubjectPosterior) -> list[str]:
         """What to look at before a subject is used."""
@@ -204,7 +233,8 @@ class Inference:
             flags.append("fewer sessions than others")
         if not answer.mask.all():
             flags.append("vertices without data")
-        return flags
+        gap = self.gap(answer)
+        return flags + (gap["flags"] if gap else []) + self.novelty.flags(answer.subject, answer.sessions)
 
     def methods(self, subjects: int) -> str:
         """The methods paragraph of this very run."""

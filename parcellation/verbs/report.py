@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 
 from parcellation.config import Study
-from parcellation.derivative import participant
 from parcellation.errors import InputMissing
 from parcellation.files import writable_folder
 from parcellation.manifest import natural
 from parcellation.meshes import find_geometry
 from parcellation.rendering import curvature
 from parcellation.report import ReportContent, write_report
+from parcellation.verbs.anatomy import anatomy
 from parcellation.verbs.checks import Recovery, recovery, retest, truth_folder
+from parcellation.verbs.gaps import gap_row
 from parcellation.verbs.infer import Inference, software_versions
 from parcellation.verbs.workspace import Selection
 
@@ -36,26 +37,29 @@ def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> s
 
 
 def _content(run: Inference, subjects: list, found: Recovery | None, notes: tuple[str, ...]) -> ReportContent:
-    agreement = retest(run)
+    agreement, population = retest(run), run.population()
+    inferred = [(one.subject, one.sessions) for one in subjects]
     return ReportContent(
         title=f"Functional parcellation: {run.study.name}",
         summary=[*_summary(run, len(subjects)), *_origin(run), *notes],
         networks=run.networks,
         frame=run.export().frame,
         targets=run.ground.targets,
-        population=run.population(),
+        population=population,
         subjects=subjects,
-        participants=[participant(one, run.flags(one)) for one in subjects],
+        participants=[run.row(one) for one in subjects],
         **surfaces(run),
         recovery=found and found.scores,
         reliability=found and found.reliability,
         retest=agreement and agreement.rows(),
+        gaps=[gap_row(one.subject, gap) for one in subjects if (gap := run.gap(one)) is not None],
+        anatomy=anatomy(run.study, run.ground.region, population.probability),
         training_loss=_losses(run.workspace.model / "training_loss.tsv"),
         settings=run.study.resolved(),
         versions=software_versions(),
         citation=run.methods(len(subjects)),
-        warnings=_warnings(run),
-        notes=_notes(run, found),
+        warnings=[*_warnings(run), *run.novelty.warnings(inferred)],
+        notes=[*_notes(run, found), *run.novelty.notes(inferred)],
     )
 
 
@@ -105,8 +109,17 @@ def _notes(run: Inference, found: Recovery | None) -> list[str]:
             f"A vertex's evidence about its label is raised to the power {power.at(1):.3g} (one session), "
             f"{power.at(2):.3g} (two), chosen by predictive gain between halves of the training subjects' sessions."
         )
+        if power.profiles != "session":
+            notes.append(f"Vertices are compared with the fingerprints of the {power.profiles}, not of each session.")
     else:
         notes.append("The label power is 1 and unchecked: no training subjects had two sessions to compare.")
+    link = run.model.retest_link
+    if link.checked:
+        notes.append(
+            "Maps show what the data say of each label. How probable it is that another scan of the person says the "
+            f"same is another number, the retest link: p^{link.own:.2f} times the population's p^{link.map:.2f}, "
+            "scaled to sum to 1, fitted on halves of the training subjects' sessions."
+        )
     if found is not None:
         notes.append(f"Recovery is scored on {found.subjects} subjects that the model was not trained on.")
     return notes

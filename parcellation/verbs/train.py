@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,18 @@ from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import writable_folder, write_text
-from parcellation.label_power import choose_label_power, refit_map
+from parcellation.label_power import choose_label_power, fit_retest_link, refit_map
 from parcellation.model_file import TrainedModel, load_model, save_model
+from parcellation.networks import close_anchors, separation
 from parcellation.plates import Template, template_class
 from parcellation.training import CohortSource, Plan, anchor, fit, settle_population, warm_start
+from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
 
+COLLAPSED = 0.05  # share of the anchors' differences between networks
 CHUNK = 8  # subjects in memory at a time outside training steps
 ROW_RATE = 0.1  # free subjects start near their answers: larger steps only blur them, and what is learned of the scales
 
@@ -67,7 +71,9 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     }
     arrays = cohort.feature_map.to_arrays()
     model = TrainedModel(family, cohort.identity, details, arrays)
+    _check_networks(model)
     model = _calibrate(model, source)
+    model = replace(model, novelty=training_reference(model, cohort, source))
     save_model(workspace.model, model)
     _write_losses(workspace.model / "training_loss.tsv", losses)
     return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
@@ -178,14 +184,27 @@ def stop_signal() -> Iterator[Callable[[], bool]]:
 
 
 def _calibrate(model: TrainedModel, source: CohortSource) -> TrainedModel:
-    """The model with its label power, and with the population map that goes with it."""
+    """The model with its label power, the population map that goes with it, and its retest link."""
     if model.family.encoder is None:
         return model
-    power = choose_label_power(model, source)
-    model = TrainedModel(model.family, model.identity, model.details, model.arrays, label_power=power)
-    if power.at(1) < 1:
+    model = replace(model, label_power=choose_label_power(model, source))
+    if not model.label_power.plain:
         refit_map(model, source)
-    return model
+    return replace(model, retest_link=fit_retest_link(model, source))
+
+
+def _check_networks(model: TrainedModel) -> None:
+    """Warn of networks that may change places; raises BadData where all have become one."""
+    family = model.family
+    reference = family.template.reference.cpu().double()
+    for i, j in close_anchors(reference):
+        log.warning("networks %d and %d are so alike that they may change places between cohorts", i + 1, j + 1)
+    left = separation(family.centre(model.blank())["mu"][0, 0, 0].cpu().double(), reference)
+    if left < COLLAPSED:
+        raise BadData(
+            f"training: the networks' profiles have collapsed into one: {left:.1%} of the anchors' differences are "
+            "left; fewer networks or more data may help"
+        )
 
 
 def _write_losses(path: Path, losses: np.ndarray) -> None:
