@@ -10,6 +10,8 @@ principal components of the training subjects' fingerprints, or is the identity 
 the training features' mean square 1. P, mean and scale belong to the model: a new cohort is projected by them.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -284,9 +286,9 @@ class Cohort:
             yield normalised(unit["fingerprint"], mask, self.feature_map.settings, unit["target_mask"]), mask
 
     def checksums(self, subject: str, sessions: Sequence[str] | None = None) -> list[str]:
-        """Checksum of the content of each of a subject's sessions, or of some of them."""
+        """Checksum of each of a subject's sessions, or of some of them: the same whenever it was prepared."""
         chosen = self._sessions[subject] if sessions is None else sessions
-        return [self.store.header(subject, session)["checksum"] for session in chosen]
+        return [_content(self.store.header(subject, session)) for session in chosen]
 
     def read(self, index: Sequence[int]) -> Batch:
         """Data of the subjects at these positions, in this order; memory is the batch and one unit.
@@ -303,6 +305,14 @@ class Cohort:
                 x[s, t] = self.feature_map.apply(unit["fingerprint"], unit["mask"], unit["target_mask"])
                 mask[s, t], frames[s, t] = unit["mask"], header["frames"]
         return Batch(x, mask, frames)
+
+
+def _content(header: dict) -> str:
+    """Checksum of a unit by its source files' contents, not their times; its own where it was made of no file."""
+    if not header["sources"]:
+        return header["checksum"]
+    known = {name: value for name, value in header.items() if name not in ("inputs", "software", "checksum")}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def open_cohort(store: Store | Path, feature_map: FeatureMap, subjects: Sequence[str] | None = None) -> Cohort:

@@ -349,3 +349,19 @@ def test_reading_a_batch_is_quick(tmp_path, rng):
         took.append(time.perf_counter() - start)
     # About 15 ms on one core of a laptop; ten times that would make reading, not learning, the longest part of a step.
     assert min(took) < 0.15
+
+
+def test_a_checksum_is_of_what_was_prepared_from_what_and_not_of_when(tmp_path, rng):
+    def checksum(name: str, **known) -> str:
+        store = Store(tmp_path / name)
+        z = np.random.default_rng(0).standard_normal((20, 6))
+        write_unit(store, "1", "1", z, frames=100, features=RAW, **known)
+        return open_cohort(store, fit_features(store, ["1"], RAW)).checksums("1")[0]
+
+    def at(time: int, content: str) -> dict:
+        return {"inputs": {"files": [["run.nii", 9, time]]}, "sources": {"run.nii": content}}
+
+    assert checksum("one", **at(1, "a")) == checksum("moved", **at(2, "a"))
+    assert checksum("other", **at(1, "b")) != checksum("one again", **at(1, "a"))
+    assert checksum("fewer frames", **at(1, "a"), cleaning={"censored": 3}) != checksum("all", **at(1, "a"))
+    assert checksum("of no file") == checksum("of no file either") != checksum("x", **at(1, "a"))

@@ -1,6 +1,7 @@
 """`train`: one model from prepared sessions, refused where there is none to make, whole or not there."""
 
 import json
+import os
 import shutil
 
 import nibabel as nib
@@ -50,6 +51,14 @@ def test_a_damaged_checkpoint_is_65_and_says_what_to_do(prepared):
     said = command("train", prepared.study, code=65)
     assert "checkpoint.safetensors" in said
     assert "remove it" in said
+
+
+def test_files_of_another_time_make_the_same_model(study, finished):
+    for path in (study.path / "HCP").rglob("*.nii"):
+        os.utime(path, (1e9, 1e9))
+    assert "9 of 9 sessions prepared" in command("prepare", study.study)
+    assert "trained on 3 subjects" in command("train", study.study)
+    assert study.model.read_bytes() == finished.model.read_bytes()
 
 
 def test_other_settings_make_another_model(study, finished):
