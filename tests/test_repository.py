@@ -43,6 +43,7 @@ def python(code: str, cwd: Path = ROOT, **options) -> list[str]:
 
 
 def tracked() -> list[Path]:
+    # In an unpacked archive nothing says which files are the project's, and others may lie beside them.
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("not a clone")
     paths = [ROOT / name for name in run("git", "ls-files", "-z").split("\0") if name]
