@@ -133,8 +133,8 @@ def test_the_parcellation_is_calibrated_where_the_prior_is_narrow(site):
     assert proof("parcellation.narrow.hybrid")[site].verdict == "calibrated"
 
 
-# What calibration asks of these sites is not yet true of them, and is not to be asked less of: the flow is Gaussian, their
-# posteriors are skewed. Strict, so that the proof says so on the day that it is mended.
+# What calibration asks is not yet true of these sites: their posteriors are skewed, the flow is Gaussian.
+# Strict, so that the proof says so on the day that it is mended.
 @pytest.mark.slow
 @pytest.mark.parametrize("site", ["log_epsilon", "log_sigma", "logits_group"])
 @pytest.mark.xfail(strict=True, reason="too narrow by what docs/method.md says")
