@@ -30,12 +30,11 @@ from parcellation.encoding import Streamed
 from parcellation.errors import BadData, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import whole_file
-from parcellation.plates import Batch, Observed, Values, gaussian_noise, seeded
-from parcellation.row_adam import RowAdam
+from parcellation.optimisers import Adam, Optimiser, RowAdam
+from parcellation.plates import Batch, Values, gaussian_noise, seeded
 
 log = logging.getLogger(__name__)
 
-KEPT = 256 << 20  # bytes of features
 WARM_UP = 20  # steps
 BETA = 0.95  # large gradients of the first steps must be forgotten within an epoch or two
 
@@ -78,47 +77,6 @@ class Whole:
     def batch(self, index: Tensor) -> Batch:
         """The batch of these members."""
         return self.template.reduce(self.full, {self.template.unit_plate: index})
-
-
-class CohortSource:
-    """A source over prepared fingerprints: reads what a step needs, and keeps it while `memory` bytes allow.
-
-    Projection to features costs more than a step's gradient, so a cohort that fits is read once.
-    """
-
-    def __init__(self, template, cohort, device: torch.device, memory: int = KEPT):
-        self.template, self.cohort, self.device = template, cohort, device
-        sessions = max(len(cohort.sessions(subject)) for subject in cohort.subjects)
-        self.cards = dict(subject=len(cohort.subjects), session=sessions, vertex=len(cohort.vertices))
-        self._memory, self._kept = memory, {}
-
-    def batch(self, index: Tensor) -> Batch:
-        """The batch of these subjects, with all their sessions and vertices."""
-        observed = join([self._subject(position) for position in index.tolist()])
-        return Batch(observed, observed, {"subject": index.to(self.device)}, self.cards)
-
-    def _subject(self, position: int) -> Observed:
-        if position in self._kept:
-            return self._kept[position]
-        observed = observe(self.cohort.read([position])).to(self.device, torch.float32)
-        size = observed.x.nbytes
-        if size <= self._memory:
-            self._memory -= size
-            self._kept[position] = observed
-        return observed
-
-
-def join(parts: list[Observed]) -> Observed:
-    """Successive members of the outermost plate, as one."""
-    names = parts[0].covariates
-    covariates = {name: torch.cat([part.covariates[name] for part in parts]) for name in names}
-    return Observed(torch.cat([part.x for part in parts]), torch.cat([part.mask for part in parts]), covariates)
-
-
-def observe(read) -> Observed:
-    """Tensors of what a cohort reads: x (S, T, V, D), mask (S, T, V), frames (S, T)."""
-    frames = torch.from_numpy(read.frames)[..., None]
-    return Observed(torch.from_numpy(read.x), torch.from_numpy(read.mask), {"frames": frames})
 
 
 @dataclass(frozen=True)
@@ -237,20 +195,20 @@ def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
     if not torch.isfinite(loss):
         raise BadData(f"training: the loss at step {step + 1} is {loss.item()}; expected a finite number of nats")
     for optimiser, factor in optimisers:
-        optimiser.param_groups[0]["lr"] = rate * factor
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.rate = rate * factor
+        optimiser.zero_grad()
     loss.backward()
     for optimiser, _ in optimisers:
         optimiser.step()
     return loss.item()
 
 
-def _optimisers(family: Approximation, plan: Plan) -> list[tuple[torch.optim.Optimizer, float]]:
+def _optimisers(family: Approximation, plan: Plan) -> list[tuple[Optimiser, float]]:
     rows = [free.rows.weight for free in family.free.values() if free.sparse]
     rest = [p for p in family.parameters() if all(p is not row for row in rows)]
-    pairs = [(torch.optim.Adam(rest, lr=plan.learning_rate, betas=(0.9, BETA), fused=True), 1.0)]
+    pairs: list[tuple[Optimiser, float]] = [(Adam(rest, plan.learning_rate, (0.9, BETA)), 1.0)]
     if rows:
-        pairs.append((RowAdam(rows, lr=plan.learning_rate), plan.row_rate))
+        pairs.append((RowAdam(rows, plan.learning_rate), plan.row_rate))
     return pairs
 
 
@@ -264,9 +222,8 @@ def _save(path: Path, key: str, family: Approximation, optimisers, losses: list[
     tensors = {f"family.{name}": value.contiguous() for name, value in family.state_dict().items()}
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
     for number, (optimiser, _) in enumerate(optimisers):
-        for parameter, state in optimiser.state_dict()["state"].items():
-            for name, value in state.items():
-                tensors[f"optimiser.{number}.{parameter}.{name}"] = torch.as_tensor(value).contiguous()
+        for name, value in optimiser.tensors().items():
+            tensors[f"optimiser.{number}.{name}"] = value.contiguous()
     with whole_file(path) as temporary:
         save_file(tensors, temporary, metadata={"key": key})
 
@@ -288,12 +245,8 @@ def _restore(path: Path, key: str, family: Approximation, optimisers) -> list[fl
         {name.removeprefix("family."): value for name, value in tensors.items() if name.startswith("family.")}
     )
     for number, (optimiser, _) in enumerate(optimisers):
-        state = optimiser.state_dict()
-        for name, value in tensors.items():
-            if name.startswith(f"optimiser.{number}."):
-                _, _, parameter, entry = name.split(".")
-                state["state"].setdefault(int(parameter), {})[entry] = value
-        optimiser.load_state_dict(state)
+        prefix = f"optimiser.{number}."
+        optimiser.restore({n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)})
     losses = tensors["losses"].tolist()
     log.info("continuing from step %d (%s)", len(losses), path)
     return losses

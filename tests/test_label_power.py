@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 import torch
 
+from parcellation.cohort_source import CohortSource
 from parcellation.family import Family
 from parcellation.label_power import _crossed_gain, choose_label_power, fit_retest_link, refit_map
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed, gaussian_noise
 from parcellation.posterior import tempered_labels
 from parcellation.templates.functional_parcellation import FunctionalParcellation
-from parcellation.training import CohortSource, Whole, settle_population, warm_start
+from parcellation.training import Whole, settle_population, warm_start
 from tests.conftest import Drawn, MemoryCohort, draw_cohort, full
 
 SCALES = {"log_kappa": 1.1, "log_epsilon": -1.0, "log_sigma": -1.5}

@@ -12,8 +12,8 @@ from parcellation.errors import BadData, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.plates import Batch, Observed
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
-from parcellation.training import CohortSource, Plan, Whole, anchor, chunks, fit, settle_population, warm_start
-from tests.conftest import MemoryCohort, draw_cohort, full, generator, noise
+from parcellation.training import Plan, Whole, anchor, chunks, fit, settle_population, warm_start
+from tests.conftest import draw_cohort, full, generator, noise
 
 
 def family_of(template, batch: Batch, scheme: str, seed: int = 0, shake: float = 0.0, **settings) -> Family:
@@ -196,30 +196,6 @@ def test_data_that_are_not_numbers_are_bad_data_at_a_named_step(effects):
 
 
 # Sources
-
-
-def test_a_cohort_on_disk_gives_the_batches_of_one_in_memory(ragged):
-    cohort = MemoryCohort(ragged.observed)
-    source = CohortSource(ragged.template, cohort, torch.device("cpu"))
-    assert source.cards == dict(subject=5, session=3, vertex=8)
-    index = torch.tensor([3, 0])
-    for one in (source, CohortSource(ragged.template, cohort, torch.device("cpu"), memory=0)):
-        for _ in range(2):
-            batch, expected = one.batch(index), Whole(ragged.template, ragged.batch).batch(index)
-            assert torch.equal(batch.seen.x, expected.seen.x.float())
-            assert torch.equal(batch.seen.mask, expected.seen.mask)
-            assert torch.equal(batch.seen.covariates["frames"], expected.seen.covariates["frames"].float())
-            assert torch.equal(batch.index["subject"], index)
-
-
-def test_a_cohort_that_fits_is_read_once(ragged):
-    cohort, reads = MemoryCohort(ragged.observed), []
-    plain = cohort.read
-    cohort.read = lambda index: (reads.extend(index), plain(index))[1]
-    source = CohortSource(ragged.template, cohort, torch.device("cpu"), memory=2 * ragged.subject(0).x.nbytes // 2)
-    for _ in range(3):
-        source.batch(torch.arange(5))
-    assert sorted(reads) == [0, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]  # float32 takes half of float64: two subjects fit
 
 
 def test_chunks_cover_the_outermost_plate_once_and_samples_are_spread_over_it(ragged):

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from parcellation.cohort_source import observe
 from parcellation.config import Study
 from parcellation.errors import BadData
 from parcellation.posterior import SubjectPosterior
 from parcellation.scores import calibration, match_networks, oracle_posterior, scaled_profiles
-from parcellation.training import observe
 from parcellation.truth import read_population, read_subject, subject_path
 from parcellation.verbs.infer import Inference
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from parcellation import __version__
 from parcellation.cohort import Cohort, FeatureMap, open_cohort
+from parcellation.cohort_source import observe
 from parcellation.config import Features, Study
 from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData, NothingSelected
@@ -27,7 +28,6 @@ from parcellation.model_file import TrainedModel, load_model
 from parcellation.plates import Observed
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
 from parcellation.store import Store
-from parcellation.training import observe
 from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.novelty import Novelty

@@ -10,11 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from parcellation.cohort import Cohort
+from parcellation.cohort_source import CohortSource
 from parcellation.encoding import Encoding
 from parcellation.files import unit_lock, whole_file, write_json
 from parcellation.model_file import TrainedModel
 from parcellation.population import check_size, identity, reinfer, with_population
-from parcellation.training import CohortSource
 from parcellation.verbs.workspace import Workspace
 
 log = logging.getLogger(__name__)

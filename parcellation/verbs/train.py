@@ -14,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from parcellation.cohort import Cohort, fit_features, open_cohort
+from parcellation.cohort_source import CohortSource
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, Stopped, UsageError
 from parcellation.family import Family
@@ -22,7 +23,7 @@ from parcellation.label_power import choose_label_power, fit_retest_link, refit_
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.networks import close_anchors, separation
 from parcellation.plates import Template, template_class
-from parcellation.training import CohortSource, Plan, anchor, fit, settle_population, warm_start
+from parcellation.training import Plan, anchor, fit, settle_population, warm_start
 from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects

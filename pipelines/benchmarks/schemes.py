@@ -18,12 +18,12 @@ import torch
 import yaml
 
 from parcellation.cohort import FeatureMap, open_cohort
+from parcellation.cohort_source import CohortSource
 from parcellation.config import Model, load_study
 from parcellation.files import write_json
 from parcellation.model_file import TrainedModel, load_model
 from parcellation.plates import gaussian_noise
 from parcellation.scores import calibration, match_networks
-from parcellation.training import CohortSource
 from parcellation.verbs.infer import Inference
 from parcellation.verbs.workspace import Workspace
 from pipelines.benchmarks import synthetic
