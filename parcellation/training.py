@@ -20,7 +20,6 @@ import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from parcellation.approximation import Approximation
@@ -271,6 +270,8 @@ def anchor(
     that differs, so that order does not depend on the starts.
     Raises BadData where vertices are too few, or features are not numbers.
     """
+    from sklearn.cluster import KMeans  # here: it takes as long to import as all that inference needs beside PyTorch
+
     total, weight = 0.0, 0.0
     count = source.cards[template_plates[0]]
     for start in range(0, count, batch):
