@@ -7,7 +7,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from scipy import sparse
 from tqdm import tqdm
 
 from parcellation.cleaning import cleaner, read_censor
@@ -216,9 +218,17 @@ class _Maker:
             return None
         key = bold.vertices.digest()
         if key not in self._smoothing:
-            surfaces = geometry(self.study, bold.vertices.mesh)
-            self._smoothing = {key: smoothing(surfaces, bold.vertices, fwhm)}
+            self._smoothing = {key: self._weights(bold.vertices, fwhm)}
         return self._smoothing[key]
+
+    def _weights(self, vertices: Vertices, fwhm: float) -> sparse.csr_array:
+        """Smoothing weights (vertex, vertex), with rows of what is needed: those of the whole cortex take long."""
+        found = [part.within(vertices) for part in (self.ground.region, self.ground.targets.members)]
+        needed = np.unique(np.concatenate(found))
+        needed = needed[needed >= 0]
+        rows = smoothing(geometry(self.study, vertices.mesh), vertices, fwhm, needed)
+        place = sparse.csr_array((np.ones(len(needed)), (needed, np.arange(len(needed)))), (len(vertices), len(needed)))
+        return place @ rows
 
 
 def _files(runs: list[dict[str, str]]) -> Iterator[Path]:
