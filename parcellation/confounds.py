@@ -77,7 +77,8 @@ def read_strategy(path: Path, frames: int, strategy: str | Confounds) -> tuple[p
             raise BadData(f"{path}: not a table of confounds that the strategy can be taken from: {said}") from error
     mask = np.ones(frames, bool) if kept is None else np.isin(np.arange(frames), kept)
     values = table.to_numpy(np.float64)
-    if wrong := np.argwhere(~np.isfinite(values)).tolist():
+    # Of no frame the mean is no number; that nothing is kept is said later, with what is needed.
+    if wrong := np.argwhere(~np.isfinite(values) & mask.any()).tolist():
         where = f"column {str(table.columns[wrong[0][1]])!r}, frame {wrong[0][0] + 1}"
         raise BadData(f"{path}: a missing or infinite value in {where}; only the first frame's may be missing")
     return pd.DataFrame(values, columns=[str(name) for name in table]), mask

@@ -404,11 +404,8 @@ def test_confounds_of_another_run_are_never_taken(tmp_path):
     tree(tmp_path, *(f"{name}_desc-confounds_timeseries.tsv" for name in (names[0], names[2])))
     tree(tmp_path, "sub-01/func/sub-01_task-rest_desc-confounds_timeseries.tsv")
     frame, _ = discover(study_of(tmp_path, layout="fmriprep"))
-    assert [Path(one).name.removesuffix("_desc-confounds_timeseries.tsv") for one in frame["confounds"]] == [
-        Path(names[0]).name,
-        "",
-        Path(names[2]).name,
-    ]
+    taken = [Path(one).name.removesuffix("_desc-confounds_timeseries.tsv") for one in frame["confounds"]]
+    assert taken == [Path(names[0]).name, "", Path(names[2]).name]
 
 
 def test_sessions_and_runs_that_most_subjects_have_are_missed(tmp_path):
