@@ -59,14 +59,19 @@ def take_stock(data: Data, frame: pd.DataFrame, findings: Collection[Finding]) -
 
 def _look(data: Data, row: dict[str, str], facts: dict) -> list[tuple[str, str]]:
     """Fill in what is known of a run; returns the kind and the text of what makes it useless."""
+    paths, time = bold_paths(row), float(row["tr"]) if row["tr"] else None
+    faults = []
     try:
-        header = read_header(bold_paths(row), data.space, float(row["tr"]) if row["tr"] else None)
-    except UsageError as error:
-        return [(SPACE, str(error))]
+        try:
+            header = read_header(paths, data.space, time)
+            facts["mesh"] = header.mesh.name
+        except UsageError as error:
+            # Which of two spaces it is does not change how much there is.
+            faults, header = [(SPACE, str(error))], read_header(paths, "fsaverage", time)
     except (BadData, InputMissing) as error:
         return [(UNREADABLE, str(error))]
-    facts |= {"mesh": header.mesh.name, "frames": header.frames, "repetition_time": header.repetition_time}
-    return _count(data, row, header, facts)
+    facts |= {"frames": header.frames, "repetition_time": header.repetition_time}
+    return faults + _count(data, row, header, facts)
 
 
 def _count(data: Data, row: dict[str, str], header: Header, facts: dict) -> list[tuple[str, str]]:

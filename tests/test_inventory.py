@@ -143,7 +143,9 @@ def test_a_mesh_of_two_spaces_wants_a_setting(tmp_path):
     mesh = Mesh("fsaverage", (10242, 10242))
     write_pair(paths, np.ones((2, 20484), np.float32), Vertices.of(mesh, range(10242), range(10242)), 2.0)
     header = "subject\tsession\trun\tbold_left\tbold_right"
-    assert told(stock_of(tmp_path, "1\t1\t1\tl.mgh\tr.mgh", header=header)[1]) == {"1/1/1": SPACE}
+    stock, findings = stock_of(tmp_path, "1\t1\t1\tl.mgh\tr.mgh", header=header)
+    assert {one.kind for one in findings} == {SPACE, SHORT}
+    assert stock.loc[0, ["mesh", "frames"]].tolist() == ["", 2]
     said = stock_of(tmp_path, "1\t1\t1\tl.mgh\tr.mgh", header=header, space="fsaverage", minimum_frames=2)
     assert said[0].loc[0, "mesh"] == "fsaverage_den-10k"
     # Three frames are what correlations need at least.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parcellation.config import parse_study
+from parcellation.config import Data, parse_study
 from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.manifest import (
     COLUMNS,
@@ -21,6 +21,7 @@ from parcellation.manifest import (
     discover,
     read_manifest,
     select,
+    used_paths,
     write_manifest,
 )
 
@@ -143,6 +144,32 @@ def test_doubled_rows_and_doubled_files_name_their_lines(tmp_path):
     assert f"line 2, line 6: {tmp_path.resolve() / 'a.nii'} more than once" in message
 
 
+@pytest.mark.parametrize("column", ["confounds", "motion"])
+def test_what_one_run_is_cleaned_with_is_not_another_runs_too(tmp_path, column):
+    """PennLINC/xcp_d#1062, in a table: which of the two it belongs to, nobody can know."""
+    rows = ("1\t1\tA\ta.nii\tx.tsv", "1\t1\tB\tb.nii\tx.tsv")
+    message = refused(table(tmp_path, *rows, header=f"{HEADER}\t{column}"))
+    assert f"line 2, line 3: {tmp_path.resolve() / 'x.tsv'} more than once" in message
+    # The first frames of every run may be left out by one file.
+    assert len(read_manifest(table(tmp_path, *rows, header=f"{HEADER}\tcensor"))) == 2
+    both = table(tmp_path, "1\t1\tA\ta.nii\tx.tsv\tx.tsv", header=f"{HEADER}\tconfounds\tmotion")
+    assert len(read_manifest(both)) == 1
+
+
+def test_only_files_that_a_study_reads_are_looked_at(tmp_path):
+    row = dict.fromkeys(COLUMNS, "") | {name: f"/{name}" for name in ("bold", "confounds", "censor", "motion")}
+    assert used_paths(row) == tuple(Path(f"/{name}") for name in ("bold", "confounds", "censor", "motion"))
+    for settings, names in [
+        ({}, ("bold", "censor")),
+        ({"confounds": "all"}, ("bold", "confounds", "censor")),
+        ({"motion_limit": 0.2}, ("bold", "censor", "motion")),
+    ]:
+        data = Data(layout="manifest", manifest="m.tsv", **settings)
+        assert used_paths(row, data) == tuple(Path(f"/{name}") for name in names)
+        missing = check_files(frame_of(row | {"subject": "1", "session": "1", "run": "1"}), data)
+        assert len(missing) == len(names)
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "720", "0,72", "2 s", "1_0", "1e400"])
 def test_a_repetition_time_is_positive_seconds(tmp_path, value):
     message = refused(table(tmp_path, f"1\t1\t1\ta.nii\t{value}", header=HEADER + "\ttr"))
@@ -204,9 +231,8 @@ row = st.fixed_dictionaries(
     {"subject": name, "session": name, "run": name, "bold": odd_path, "confounds": st.just("") | odd_path},
     optional={"group": st.text("aZ09 'é\",", max_size=5), "tr": st.sampled_from(["0.72", "2", ""])},
 )
-rows = st.lists(
-    row, min_size=1, max_size=5, unique_by=(lambda r: (r["subject"], r["session"], r["run"]), lambda r: r["bold"])
-)
+names_apart = (lambda r: (r["subject"], r["session"], r["run"]), lambda r: r["bold"])
+rows = st.lists(row, min_size=1, max_size=5, unique_by=names_apart)
 
 
 @settings(
@@ -215,7 +241,11 @@ rows = st.lists(
 @given(rows)
 def test_writing_and_reading_gives_the_same_table(tmp_path, content):
     here = tmp_path.resolve()
-    absolute = [r | {n: str(here / "data" / r[n]) if r[n] else "" for n in ("bold", "confounds")} for r in content]
+    # Folders of their own: one file of confounds is never two runs'.
+    absolute = [
+        r | {n: str(here / n / f"{i}" / r[n]) if r[n] else "" for n in ("bold", "confounds")}
+        for i, r in enumerate(content)
+    ]
     frame = frame_of(*absolute)
     write_manifest(frame, tmp_path / "deep" / "m.tsv")
     pd.testing.assert_frame_equal(read_manifest(tmp_path / "deep" / "m.tsv"), frame)
