@@ -362,7 +362,7 @@ def test_what_fmriprep_writes_besides_is_no_run(tmp_path):
     assert list(files) == ["01/1/1"]
     assert kinds(findings) == {"not a run": 3, "other task": 1}
     said = "\n".join(map(str, findings))
-    for words in ("subject's own mesh", "fMRIPrep 1.1 or older", "single echo", "nback: 1 files", "data.tasks"):
+    for words in ("subject's own mesh", "oldest fMRIPrep", "single echo", "nback: 1 files", "data.tasks"):
         assert words in said
 
 

@@ -159,12 +159,12 @@ def test_what_one_run_is_cleaned_with_is_not_another_runs_too(tmp_path, column):
 def test_only_files_that_a_study_reads_are_looked_at(tmp_path):
     row = dict.fromkeys(COLUMNS, "") | {name: f"/{name}" for name in ("bold", "confounds", "censor", "motion")}
     assert used_paths(row) == tuple(Path(f"/{name}") for name in ("bold", "confounds", "censor", "motion"))
-    for settings, names in [
+    for said, names in [
         ({}, ("bold", "censor")),
         ({"confounds": "all"}, ("bold", "confounds", "censor")),
         ({"motion_limit": 0.2}, ("bold", "censor", "motion")),
     ]:
-        data = Data(layout="manifest", manifest="m.tsv", **settings)
+        data = Data(layout="manifest", manifest="m.tsv", **said)
         assert used_paths(row, data) == tuple(Path(f"/{name}") for name in names)
         missing = check_files(frame_of(row | {"subject": "1", "session": "1", "run": "1"}), data)
         assert len(missing) == len(names)
