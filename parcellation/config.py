@@ -91,6 +91,8 @@ class Data(Section):
             raise ValueError(f"layout {self.layout} needs `root`, the folder that holds the subjects' folders")
         if self.layout == "manifest" and self.manifest is None:
             raise ValueError("layout manifest needs `manifest`, a TSV with the columns subject, session, run, bold")
+        if ignored := [name for name in ("tasks", "variants") if self.layout == "manifest" and getattr(self, name)]:
+            raise ValueError(f"{ignored[0]}: a manifest says itself which files are used; leave this out")
         if self.band_pass is not None and not 0 <= self.band_pass[0] < self.band_pass[1]:
             raise ValueError(f"band_pass: expected low < high in Hz, got {list(self.band_pass)}")
         return self

@@ -259,3 +259,10 @@ def test_a_file_under_two_subjects_is_65_at_once(fresh):
 
 def test_a_study_and_a_manifest_at_once_is_64(fresh):
     assert "--manifest" in command("index", fresh.study, "--manifest", fresh.path / "m.tsv", code=64)
+
+
+def test_a_work_folder_that_cannot_be_written_is_73_before_any_header_is_read(fresh, monkeypatch):
+    (fresh.path / "file").touch()
+    fresh.write_study(outputs={"work": "file/work"})
+    monkeypatch.setattr("parcellation.verbs.index.take_stock", None)
+    assert "cannot be written to" in command("index", fresh.study, code=73)

@@ -37,6 +37,8 @@ def index(study: Study, selection: Selection) -> str:
     if selection.dry_run:
         runs = [f"sub-{r['subject']} ses-{r['session']} run-{r['run']}: {_files(r)}" for r in frame.to_dict("records")]
         return "\n".join([summary(frame, findings), *runs])
+    # Before the headers of a whole cohort are read; the folder itself is made when there is something to write.
+    writable_folder(next(path for path in (workspace.work, *workspace.work.parents) if path.exists()))
     stock, text, findings = _taken(study.data, frame, findings)
     _check_usable(frame, findings, text, selection.strict)
     writable_folder(workspace.work)
