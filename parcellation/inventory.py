@@ -149,13 +149,13 @@ def table_lines(subjects: pd.DataFrame) -> list[str]:
     return lines + ([f"and {len(subjects) - SHOWN} more"] if len(subjects) > SHOWN else [])
 
 
-def _word(value: object) -> str:
+def _word(value: object, form: str = ".2f") -> str:
     if isinstance(value, float):
-        return "n/a" if math.isnan(value) else f"{value:.2f}"
+        return "n/a" if math.isnan(value) else format(value, form)
     return str(value) or "n/a"
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a table as tab-separated text; what is not known is n/a."""
-    rows = [list(table), *([_word(value) for value in row] for row in table.itertuples(index=False))]
+    rows = [list(table), *([_word(value, ".6g") for value in row] for row in table.itertuples(index=False))]
     write_text(path, "".join("\t".join(row) + "\n" for row in rows))

@@ -214,7 +214,7 @@ def test_a_row_a_subject_also_for_those_without_a_run(tmp_path):
         "0",
         "0",
         "0",
-        "0.00",
+        "0",
     ]
 
 

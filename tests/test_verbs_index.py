@@ -127,7 +127,7 @@ def test_tables_of_subjects_and_runs_are_written(fresh):
         "mesh": "",
         "frames": "0",
         "frames_kept": "0",
-        "minutes_kept": "0.00",
+        "minutes_kept": "0",
         "repetition_time": "n/a",
     }
 
