@@ -184,6 +184,7 @@ class Outputs(Section):
     work: Path = Path("work")
     atlas: Path | None = Field(default=None, description="label file whose areas the report compares networks with")
     draws: int = Field(default=64, ge=1)
+    gifti: bool = Field(default=False, description="maps also as GIFTI on fsLR, as they always are on fsaverage")
 
 
 class Study(Section):

@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
 from parcellation.charts import FAINT, INK, add_axes, new_figure, png_bytes
-from parcellation.maps import Networks
+from parcellation.label_table import Networks
 from parcellation.meshes import HEMISPHERES
 from parcellation.rendering import BLANK, LATERAL, Canvas, Surface, camera_towards, frame_window, look
 from parcellation.surfaces import Vertices

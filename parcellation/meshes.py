@@ -108,18 +108,38 @@ def find_geometry(study: Study, mesh: Mesh, kind: str = "midthickness") -> tuple
     return None
 
 
+def own_midthickness(study: Study, mesh: Mesh, subject: str) -> tuple[Surface, Surface] | None:
+    """A subject's own midthickness in an HCP tree, in their own space; None where there is none.
+
+    Only that of the T1w folder is as large as the subject's cortex is: the MNINonLinear one is warped to a template.
+    Raises BadData for a file of another mesh.
+    """
+    if study.data.layout != "hcp" or mesh.space != "fsLR":
+        return None
+    folder = study.data.root / subject / "T1w" / f"fsaverage_LR{mesh.density}"
+    files = _tree_files(folder, subject, mesh, "midthickness")
+    if files is None:
+        return None
+    left, right = (_load(one, count) for one, count in zip(files, mesh.counts, strict=True))
+    return left, right
+
+
 # A hemisphere's surface is the mean of its files' coordinates: one file, or white and pial for the midthickness.
 Files = tuple[tuple[Path, ...], tuple[Path, ...]]
 
 
 def _from_tree(study: Study, mesh: Mesh, kind: str) -> Files | None:
     """The first subject, by name, whose folder has both hemispheres."""
-    for folder, subject in tree_folders(study, mesh):
-        for registration in ("", "_MSMAll"):
-            ending = f"{kind}{registration}.{mesh.density}_fs_LR.surf.gii"
-            left, right = (folder / f"{subject}.{side}.{ending}" for side in "LR")
-            if left.is_file() and right.is_file():
-                return (left,), (right,)
+    found = (_tree_files(folder, subject, mesh, kind) for folder, subject in tree_folders(study, mesh))
+    return next((files for files in found if files is not None), None)
+
+
+def _tree_files(folder: Path, subject: str, mesh: Mesh, kind: str) -> Files | None:
+    for registration in ("", "_MSMAll"):
+        ending = f"{kind}{registration}.{mesh.density}_fs_LR.surf.gii"
+        left, right = (folder / f"{subject}.{side}.{ending}" for side in "LR")
+        if left.is_file() and right.is_file():
+            return (left,), (right,)
     return None
 
 

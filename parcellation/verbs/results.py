@@ -1,0 +1,90 @@
+"""What a results folder holds beside maps: surfaces to see them on, sizes of networks, and how networks are named."""
+
+import logging
+
+import numpy as np
+import pandas
+
+from parcellation.config import Study
+from parcellation.errors import BadData
+from parcellation.files import write_json
+from parcellation.map_files import write_surface
+from parcellation.maps import Export, bids_label, surface_path, write_table
+from parcellation.meshes import Surface, find_geometry, own_midthickness, vertex_areas
+from parcellation.model_file import TrainedModel
+from parcellation.orientation import orientation
+from parcellation.posterior import Posterior
+from parcellation.profile_maps import fill
+from parcellation.sizes import MEANINGS, network_sizes
+from parcellation.surfaces import Vertices, medial_wall
+from parcellation.verbs.workspace import Ground
+
+log = logging.getLogger(__name__)
+
+SHOWN = ("midthickness", "inflated")
+SIZES = "sizes_network"
+
+
+def find_orientation(study: Study, ground: Ground, model: TrainedModel) -> dict:
+    """Which of two networks lies in front in the model's population map, and the names that follow from it.
+
+    Empty for other than two networks and where no surface is known; plain values, which travel with the model, so that
+    all cohorts have the same names.
+    """
+    region = ground.region
+    surfaces = None if region.mesh.space == "none" else find_geometry(study, region.mesh)
+    if study.model.networks != 2 or surfaces is None:
+        return {}
+    found = orientation(Posterior(model).maps(), _coordinates(surfaces, region), _areas(surfaces, region))
+    names = found.names(study.region.name)
+    said = " and ".join(names) if names else "undecided, so networks keep their numbers"
+    log.info("orientation: %s (share of draws %.2f, %.1f mm)", said, found.share, found.separation)
+    return found.to_json() | {"names": names and list(names)}
+
+
+def _coordinates(surfaces: tuple[Surface, Surface], region: Vertices) -> np.ndarray:
+    return np.stack([surfaces[h].coordinates[n] for h, n in zip(region.hemisphere, region.number, strict=True)])
+
+
+def _areas(surfaces: tuple[Surface, Surface], region: Vertices) -> np.ndarray:
+    """mm2 of each vertex of the region."""
+    areas = [vertex_areas(surface) for surface in surfaces]
+    return np.array([areas[h][n] for h, n in zip(region.hemisphere, region.number, strict=True)])
+
+
+def shown_targets(study: Study, ground: Ground) -> np.ndarray:
+    """The target that each vertex of the brain shows in maps of profiles, see `profile_maps.fill`."""
+    mesh = ground.brain.mesh
+    return fill(ground.targets, ground.brain, find_geometry(study, mesh, "sphere"), medial_wall(study, mesh))
+
+
+def write_surfaces(study: Study, export: Export) -> None:
+    """The group's surfaces, those that are known, beside the population's maps: what opens maps needs no other file."""
+    for kind in SHOWN:
+        for hemisphere, surface in enumerate(find_geometry(study, export.mesh, kind) or ()):
+            write_surface(surface_path(export.out, export.mesh, hemisphere, kind), surface, hemisphere, kind)
+
+
+def write_sizes(study: Study, export: Export, answers) -> None:
+    """Sizes of the networks of every subject: one table for statistics, and what its columns mean."""
+    region, group = export.frame.region, find_geometry(study, export.mesh)
+    tables = []
+    for answer in answers:
+        surfaces, whose = _measured_on(study, export, answer.subject, group)
+        areas = None if surfaces is None else _areas(surfaces, region)
+        shown = np.asarray(answer.probability, np.float32).argmax(1)
+        name = f"sub-{bids_label(answer.subject)}"
+        tables.append(network_sizes(name, export.networks.names, shown, answer.label_draws, areas, whose))
+    table = pandas.concat(tables).sort_values("participant_id", kind="stable")
+    write_table(export.out / f"{SIZES}.tsv", table)
+    write_json(export.out / f"{SIZES}.json", {name: {"Description": text} for name, text in MEANINGS.items()})
+
+
+def _measured_on(study: Study, export: Export, subject: str, group) -> tuple[tuple[Surface, Surface] | None, str]:
+    """The surfaces that a subject's areas are measured on, and whose they are."""
+    try:
+        own = own_midthickness(study, export.mesh, subject)
+    except BadData as error:
+        log.warning("subject %s: areas are measured on the group's surface: %s", subject, error)
+        own = None
+    return (own, "subject") if own else (group, "group" if group else "none")
