@@ -197,11 +197,12 @@ def _remedy(mesh: Mesh, kind: str) -> str:
 
 
 def _load(files: tuple[Path, ...], count: int) -> Surface:
-    loaded = [_read_surface(path, count) for path in files]
+    loaded = [read_surface(path, count) for path in files]
     return Surface(np.mean([surface.coordinates for surface in loaded], axis=0), loaded[0].triangles)
 
 
-def _read_surface(path: Path, count: int) -> Surface:
+def read_surface(path: Path, count: int) -> Surface:
+    """One hemisphere of a GIFTI file with so many vertices; raises BadData for another or an unreadable one."""
     try:
         image = nib.load(path)
         coordinates, triangles = image.agg_data(("pointset", "triangle"))
