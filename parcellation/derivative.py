@@ -143,8 +143,9 @@ def methods_text(
         f"session and vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] "
         f"with parcellation {__version__}; its levels between and within subjects follow the multi-session "
         f"hierarchical model of [2]. {again if population_of else ''}{then} of {subjects} subjects were then inferred "
-        f"without further training. Network probabilities are means over {draws} posterior draws, a vertex's label is its "
-        f"most probable network, and entropy is given in bits. For data of the Human Connectome Project, cite [3] as well."
+        f"without further training. Network probabilities are means over {draws} posterior draws, a vertex's label is "
+        f"its most probable network, and entropy is given in bits. For data of the Human Connectome Project, cite [3] "
+        f"as well."
         f"\n\n"
         f"{references}\n"
     )

@@ -17,7 +17,7 @@ from nibabel.nifti1 import Nifti1Extension
 from parcellation.errors import BadData
 from parcellation.files import whole_file
 from parcellation.label_table import Networks
-from parcellation.meshes import Surface
+from parcellation.meshes import Mesh, Surface
 from parcellation.surfaces import Vertices
 
 CIFTI_EXTENSION = 32
@@ -121,6 +121,24 @@ class Cifti:
         image.header.extensions.append(Nifti1Extension(CIFTI_EXTENSION, xml))
         with whole_file(path) as temporary:
             image.to_filename(temporary)
+
+
+# Grey from black at 0 to white at 1, whatever a file's values are.
+GREY = (
+    '<PaletteColorMapping Version="1"><ScaleMode>MODE_USER_SCALE</ScaleMode>'
+    "<UserScaleValues>-1 0 0 1</UserScaleValues><PaletteName>Gray_Interp_Positive</PaletteName>"
+    "<InterpolatePalette>true</InterpolatePalette><DisplayPositiveData>true</DisplayPositiveData>"
+    "<DisplayZeroData>false</DisplayZeroData><DisplayNegativeData>false</DisplayNegativeData>"
+    "<ThresholdType>THRESHOLD_TYPE_OFF</ThresholdType></PaletteColorMapping>"
+)
+
+
+def write_relief(path: Path, mesh: Mesh, grey: np.ndarray) -> None:
+    """The grey of the folded cortex, to see maps on: 0 black to 1 white, left then right, shape (mesh vertex,)."""
+    everything = Vertices.of(mesh, *(np.arange(count) for count in mesh.counts))
+    axis = ScalarAxis(["relief"], meta=[{"PaletteColorMapping": GREY}])
+    xml = Cifti2Header.from_axes((axis, brain_axis(everything))).to_xml()
+    Cifti._write(path, xml, grey.astype(np.float32)[None], "ConnDenseScalar")
 
 
 def label_axis(name: str, networks: Networks) -> LabelAxis:

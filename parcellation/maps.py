@@ -62,6 +62,11 @@ def surface_path(out: Path, mesh: Mesh, hemisphere: int, kind: str) -> Path:
     return out / folder / f"{folder}_hemi-{'LR'[hemisphere]}_den-{mesh.density}_{kind}.surf.gii"
 
 
+def relief_path(out: Path, mesh: Mesh) -> Path:
+    """Where the grey of the group's folds lies, to see maps on in Workbench."""
+    return out / f"tpl-{mesh.space}" / f"tpl-{mesh.space}_den-{mesh.density}_desc-relief_curv.dscalar.nii"
+
+
 def bids_label(subject: str) -> str:
     """A subject's name as BIDS allows it in file names: letters and digits, without `sub-`."""
     label = re.sub(r"[^A-Za-z0-9]", "", subject.removeprefix("sub-"))
@@ -84,8 +89,7 @@ def write_subject(export: Export, posterior) -> None:
     """
     where = f"subject {posterior.subject}"
     label = bids_label(posterior.subject)
-    stem = f"space-{export.mesh.space}_seg-{export.seg}_den-{export.mesh.density}"
-    naming = _naming(export.out / f"sub-{label}" / "anat", f"sub-{label}", stem)
+    naming, functional = (_subject_naming(export, label, folder) for folder in ("anat", "func"))
     missing = export.frame.region.number[~posterior.mask], export.frame.region.hemisphere[~posterior.mask]
     facts = {
         "Subject": posterior.subject,
@@ -101,13 +105,12 @@ def write_subject(export: Export, posterior) -> None:
         "mutual information": posterior.mutual_information,
     }
     _write_scalars(export, naming("stat-uncertainty_boldmap"), maps, UNCERTAINTY, where)
-    _write_profiles(export, _naming(export.out / f"sub-{label}" / "func", f"sub-{label}", stem), posterior, where)
+    _write_profiles(export, functional, posterior, where)
 
 
 def write_population(export: Export, population) -> None:
     """Maps and profiles of the population, from a `posterior.PopulationPosterior`; errors as in `write_subject`."""
-    space = export.mesh.space
-    naming = _naming(export.out / f"tpl-{space}", f"tpl-{space}", f"atlas-{export.seg}_den-{export.mesh.density}")
+    naming = _population_naming(export)
     _write_labels(export, naming, population.probability, {}, "population")
     _, confidence = shown_labels(population.probability)
     shape = len(export.frame.region), len(export.networks)
@@ -126,7 +129,7 @@ def write_population(export: Export, population) -> None:
     description = {
         "Name": f"{export.seg}, {len(export.networks)} networks",
         "Description": "Population map: the most probable network of each vertex",
-        "SpatialReference": space,
+        "SpatialReference": export.mesh.space,
         "Density": export.mesh.density,
     }
     write_json(export.out / f"atlas-{export.seg}_description.json", description | export.provenance)
@@ -148,6 +151,26 @@ POPULATION = {
 def _naming(folder: Path, prefix: str, entities: str):
     """A function from a suffix such as `dseg` to a function from (hemisphere entity, extension) to a path."""
     return lambda suffix: lambda hemi, extension: folder / f"{prefix}_{hemi}{entities}_{suffix}{extension}"
+
+
+def _subject_naming(export: Export, label: str, folder: str):
+    stem = f"space-{export.mesh.space}_seg-{export.seg}_den-{export.mesh.density}"
+    return _naming(export.out / f"sub-{label}" / folder, f"sub-{label}", stem)
+
+
+def _population_naming(export: Export):
+    space = export.mesh.space
+    return _naming(export.out / f"tpl-{space}", f"tpl-{space}", f"atlas-{export.seg}_den-{export.mesh.density}")
+
+
+def subject_path(export: Export, subject: str) -> Path:
+    """The label file of a subject, who is named as in the manifest or as a participant."""
+    return _subject_naming(export, bids_label(subject), "anat")("dseg")("", ".dlabel.nii")
+
+
+def population_path(export: Export) -> Path:
+    """The population's label file."""
+    return _population_naming(export)("dseg")("", ".dlabel.nii")
 
 
 def _write_labels(export: Export, naming, probability: np.ndarray, facts: dict, where: str) -> None:

@@ -20,7 +20,7 @@ from tests.spheres import sphere
 MESH = Mesh("fsaverage", (642, 642))
 POINTS, TRIANGLES = sphere()
 SURFACES = tuple(Surface(POINTS + [shift, 0, 0], TRIANGLES) for shift in (-60.0, 60.0))
-CAP = np.flatnonzero(POINTS @ [-1, 0, 0] > 30)  # 129 vertices that face left
+CAP = np.flatnonzero(POINTS @ [-1, 0, 0] > 30)  # 128 vertices that face left
 REGION = Vertices.of(MESH, CAP, [])
 BRAIN = Vertices.of(MESH, np.arange(642), np.arange(642))
 TARGETS = ("L_001", "L_002", "R_001")

@@ -17,6 +17,7 @@ from tests.studies import SUBJECTS, VERBS, command, contents, process, replace, 
 
 STEM = "space-fsaverage_seg-broca2_den-10k"
 ATLAS = "atlas-broca2_den-10k"
+RELIEF = "tpl-fsaverage_den-10k_desc-relief_curv.dscalar.nii"
 ROOT_FILES = {
     ".bidsignore",
     "CITATION.md",
@@ -41,7 +42,9 @@ def values(path):
 
 def test_the_whole_way_writes_exactly_these_files(finished):
     files = set(contents(finished.results))
-    assert files == ROOT_FILES | expected_maps("fsaverage", STEM, ATLAS, SUBJECTS, gifti="L", surfaces="10k")
+    workbench = {f"tpl-fsaverage/{name}" for name in ("broca2.scene", "broca2.wb.spec", RELIEF)}
+    maps = expected_maps("fsaverage", STEM, ATLAS, SUBJECTS, gifti="L", surfaces="10k")
+    assert files == ROOT_FILES | workbench | maps
 
 
 def test_the_log_says_what_was_run(finished):

@@ -34,7 +34,7 @@ from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units
 from parcellation.verbs.novelty import Novelty
 from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
-from parcellation.verbs.results import shown_targets, write_sizes, write_surfaces
+from parcellation.verbs.results import shown_targets, write_scenes, write_sizes, write_surfaces
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
@@ -211,6 +211,7 @@ class Inference:
         write_population(export, self.population())
         write_surfaces(self.study, export)
         write_sizes(self.study, export, self.known())
+        write_scenes(export, sorted((answer.subject for answer in self.known()), key=natural))
         self.describe()
 
     def describe(self) -> None:

@@ -1,20 +1,33 @@
 """What a results folder holds beside maps: surfaces to see them on, sizes of networks, and how networks are named."""
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import pandas
 
 from parcellation.config import Study
 from parcellation.errors import BadData
+from parcellation.figures import WHOLE_SHARE
 from parcellation.files import write_json
-from parcellation.map_files import write_surface
-from parcellation.maps import Export, bids_label, surface_path, write_table
+from parcellation.map_files import write_relief, write_surface
+from parcellation.maps import (
+    Export,
+    bids_label,
+    population_path,
+    relief_path,
+    subject_path,
+    surface_path,
+    write_table,
+)
 from parcellation.meshes import Surface, find_geometry, own_midthickness, vertex_areas
 from parcellation.model_file import TrainedModel
 from parcellation.orientation import orientation
 from parcellation.posterior import Posterior
 from parcellation.profile_maps import fill
+from parcellation.rendering import Surface as Shaded
+from parcellation.rendering import curvature
+from parcellation.scene import Stage, Tab, write_scene, write_spec
 from parcellation.sizes import MEANINGS, network_sizes
 from parcellation.surfaces import Vertices, medial_wall
 from parcellation.verbs.workspace import Ground
@@ -23,6 +36,7 @@ log = logging.getLogger(__name__)
 
 SHOWN = ("midthickness", "inflated")
 SIZES = "sizes_network"
+EXAMPLES = 3  # subjects in the scene, beside the population
 
 
 def find_orientation(study: Study, ground: Ground, model: TrainedModel) -> dict:
@@ -63,6 +77,28 @@ def write_surfaces(study: Study, export: Export) -> None:
     for kind in SHOWN:
         for hemisphere, surface in enumerate(find_geometry(study, export.mesh, kind) or ()):
             write_surface(surface_path(export.out, export.mesh, hemisphere, kind), surface, hemisphere, kind)
+    folded = find_geometry(study, export.mesh)
+    if folded is not None:
+        shades = [Shaded(*one, relief=curvature(*one)).grey for one in folded]
+        write_relief(relief_path(export.out, export.mesh), export.mesh, np.concatenate(shades))
+
+
+def write_scenes(export: Export, participants: Sequence[str]) -> None:
+    """The Workbench scene and spec of a result, where its surfaces are known: the population and the first subjects."""
+    mesh, folder = export.mesh, export.out / f"tpl-{export.mesh.space}"
+    paths = {kind: [surface_path(export.out, mesh, one, kind) for one in (0, 1)] for kind in SHOWN}
+    if not all(path.is_file() for pair in paths.values() for path in pair):
+        return
+    names = {kind: tuple(path.name for path in pair) for kind, pair in paths.items()}
+    sides = tuple(np.unique(export.frame.region.hemisphere).tolist())
+    medial = len(export.frame.region) > WHOLE_SHARE * sum(mesh.counts[one] for one in sides)
+    stage = Stage(names["inflated"], names["midthickness"], mesh.counts, sides, medial)
+    relief, population = relief_path(export.out, mesh).name, population_path(export).name
+    subjects = [(name, f"../{subject_path(export, name).relative_to(export.out)}") for name in participants[:EXAMPLES]]
+    tabs = [Tab(name, (path, relief)) for name, path in [("population", population), *subjects]]
+    scenes = [("Population and example subjects", tabs), *((tab.name, [tab]) for tab in tabs)]
+    write_scene(folder / f"{export.seg}.scene", stage, scenes)
+    write_spec(folder / f"{export.seg}.wb.spec", stage, [population, *(path for _, path in subjects), relief])
 
 
 def write_sizes(study: Study, export: Export, answers) -> None:
