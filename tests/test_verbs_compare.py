@@ -23,7 +23,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     share = frontal(sharp=6)
     first = make_result(folder / "a", {"01": share, "02": shifted(share, 0.3), "03": shifted(share, 3)}, NAMES)
-    again = make_result(folder / "b", {"03": shifted(share, 3), "01": shifted(share, 0.9), "04": share}, NAMES)
+    again = make_result(folder / "b", {"03": shifted(share, 3), "01": shifted(share, 0.5), "04": share}, NAMES)
     return first.path, again.path
 
 
@@ -41,7 +41,7 @@ def test_subjects_are_matched_by_id_and_networks_by_name(results, tmp_path):
     assert table.dice[("sub-03", "mean")] == 1
     assert 0.9 < table.dice[("sub-01", "Broca-anterior")] < 1
     # Their own other map, rather than the other subject's.
-    assert (table.dice - table.others_dice).drop("population").min() > 0
+    assert (table.dice - table.others_dice).drop("population").groupby("network").mean().min() > 0
     assert table.p[("sub-03", "mean")] == pytest.approx(1 / 200)
 
 

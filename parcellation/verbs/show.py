@@ -15,6 +15,7 @@ from parcellation.result import Maps, Result, load_result
 from parcellation.surfaces import Vertices
 from parcellation.verbs.workspace import Selection
 
+WIDTH = 620  # pixels of a close-up
 SPARSE = 0.5  # of the mesh's vertices; the medial wall, which stays bare, is a tenth
 ONLY_POPULATION = ("consensus", "betweensd", "profile")
 
@@ -55,7 +56,7 @@ def picture(result: Result, maps: Maps, what: str) -> bytes:
     relief = None if folded is None else [curvature(*one) for one in folded]
     if what == "profile":
         return _contrast(result, maps, inflated, relief, title)
-    stage = Stage.of(inflated, result.region, relief)
+    stage = Stage.of(inflated, result.region, relief, WIDTH)
     if what == "labels":
         return figures.render_labels(stage, maps.probability.to_numpy(), result.networks, title)
     most = float(np.log2(len(result.networks)))
@@ -76,7 +77,7 @@ def _contrast(result: Result, maps: Maps, surfaces, relief, title: str) -> bytes
     """The first contrast on the whole cortex, zero in the middle of the colours of its two ends."""
     name, values = maps.contrast_map()
     brain, values = _spread(surfaces, result.brain, values)
-    stage = Stage.of(surfaces, brain, relief)
+    stage = Stage.of(surfaces, brain, relief, WIDTH)
     largest = float(np.quantile(np.abs(values[values != 0]), 0.98)) if np.any(values) else 1.0
     end = result.networks.colours[1] if len(result.networks) == 2 else (90, 90, 95)
     return figures.render_scalar(stage, values, name, (-largest, largest), (end, result.networks.colours[0]), title)
