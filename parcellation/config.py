@@ -186,7 +186,16 @@ class Outputs(Section):
     work: Path = Path("work")
     atlas: Path | None = Field(default=None, description="label file whose areas the report compares networks with")
     draws: int = Field(default=64, ge=1)
+    grayordinates: Literal["cortex", "all"] = Field(
+        default="cortex", description="whether CIFTI maps also carry the input's voxels, as 0 (den-91k)"
+    )
     gifti: bool = Field(default=False, description="maps also as GIFTI on fsLR, as they always are on fsaverage")
+
+    @model_validator(mode="after")
+    def _one_density(self) -> "Outputs":
+        if self.gifti and self.grayordinates == "all":
+            raise ValueError("gifti files hold no voxels: leave grayordinates at cortex")
+        return self
 
 
 class Study(Section):

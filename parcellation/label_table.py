@@ -44,10 +44,12 @@ class Networks:
         return table | {key: (name, (*colour.tolist(), 1.0)) for key, (name, colour) in enumerate(rows, 1)}
 
 
-def named_networks(count: int, names: Sequence[str] | None = None) -> Networks:
-    """Networks with the standard colours; without names they are `network-01`, `network-02`, ..."""
+def named_networks(
+    count: int, names: Sequence[str] | None = None, colours: Sequence[Sequence[int]] | None = None
+) -> Networks:
+    """Networks with the standard colours, if no others; without names they are `network-01`, `network-02`, ..."""
     width = max(2, len(str(count)))
     names = tuple(names) if names else tuple(f"network-{k:0{width}d}" for k in range(1, count + 1))
     if len(names) != count:
         raise BadData(f"network names: expected {count}, got {len(names)}: {', '.join(names)}")
-    return Networks(names, network_colours(count))
+    return Networks(names, network_colours(count) if colours is None else np.array(colours, np.uint8))

@@ -29,11 +29,13 @@ class Frame:
     """Which vertices a map carries and which of them were parcelled.
 
     brain: cortical vertices of an exported CIFTI, one block a hemisphere; region: the parcelled ones, all of them in
-    brain, in the order of every array that is exported. Raises BadData otherwise.
+    brain, in the order of every array that is exported; volume: models of voxels that follow the cortex in a CIFTI,
+    where every value is 0. Raises BadData otherwise.
     """
 
     brain: Vertices
     region: Vertices
+    volume: BrainModelAxis | None = None
 
     def __post_init__(self):
         if self.brain.mesh != self.region.mesh:
@@ -45,6 +47,13 @@ class Frame:
         outside = np.count_nonzero(~np.isin(_identity(self.region), _identity(self.brain)))
         if outside:
             raise BadData(f"region: expected all {len(self.region)} vertices to be in the file, {outside} are not")
+
+    @property
+    def density(self) -> str:
+        """The density of a CIFTI as file names say it: the mesh's, or of all grayordinates such as `91k`."""
+        if self.volume is None:
+            return self.brain.mesh.density
+        return f"{(len(self.brain) + len(self.volume)) // 1000}k"
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -96,7 +105,7 @@ class Cifti:
     def write_labels(self, path: Callable[[str, str], Path], keys: np.ndarray) -> None:
         """Keys of the region, int32, shape (region vertex,)."""
         xml = self._header((), lambda: label_axis(self.seg, self.networks))
-        self._write(path("", ".dlabel.nii"), xml, self.frame.spread(keys)[None], "ConnDenseLabel")
+        self._write(path("", ".dlabel.nii"), xml, self._whole(self.frame.spread(keys)[None]), "ConnDenseLabel")
 
     def write_scalars(self, path: Callable[[str, str], Path], maps: Mapping[str, np.ndarray]) -> None:
         """Named maps of the region, each float32 of shape (region vertex,)."""
@@ -105,12 +114,20 @@ class Cifti:
     def write_cortex(self, path: Callable[[str, str], Path], maps: Mapping[str, np.ndarray]) -> None:
         """Named maps of the brain, each of shape (brain vertex,), stored as float32."""
         xml = self._header(tuple(maps), lambda: ScalarAxis(list(maps)))
-        self._write(path("", ".dscalar.nii"), xml, np.stack(list(maps.values())).astype(np.float32), "ConnDenseScalar")
+        values = self._whole(np.stack(list(maps.values())).astype(np.float32))
+        self._write(path("", ".dscalar.nii"), xml, values, "ConnDenseScalar")
 
     def _header(self, kind: tuple[str, ...], axis: Callable) -> bytes:
         if kind not in self._headers:
-            self._headers[kind] = Cifti2Header.from_axes((axis(), brain_axis(self.frame.brain))).to_xml()
+            models = brain_axis(self.frame.brain)
+            models = models if self.frame.volume is None else models + self.frame.volume
+            self._headers[kind] = Cifti2Header.from_axes((axis(), models)).to_xml()
         return self._headers[kind]
+
+    def _whole(self, values: np.ndarray) -> np.ndarray:
+        """Values (map, brain vertex) with 0 for every voxel."""
+        voxels = 0 if self.frame.volume is None else len(self.frame.volume)
+        return np.pad(values, ((0, 0), (0, voxels)))
 
     @staticmethod
     def _write(path: Path, xml: bytes, values: np.ndarray, intent: str) -> None:

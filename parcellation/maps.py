@@ -130,7 +130,7 @@ def write_population(export: Export, population) -> None:
         "Name": f"{export.seg}, {len(export.networks)} networks",
         "Description": "Population map: the most probable network of each vertex",
         "SpatialReference": export.mesh.space,
-        "Density": export.mesh.density,
+        "Density": export.frame.density,
     }
     write_json(export.out / f"atlas-{export.seg}_description.json", description | export.provenance)
 
@@ -154,13 +154,13 @@ def _naming(folder: Path, prefix: str, entities: str):
 
 
 def _subject_naming(export: Export, label: str, folder: str):
-    stem = f"space-{export.mesh.space}_seg-{export.seg}_den-{export.mesh.density}"
+    stem = f"space-{export.mesh.space}_seg-{export.seg}_den-{export.frame.density}"
     return _naming(export.out / f"sub-{label}" / folder, f"sub-{label}", stem)
 
 
 def _population_naming(export: Export):
     space = export.mesh.space
-    return _naming(export.out / f"tpl-{space}", f"tpl-{space}", f"atlas-{export.seg}_den-{export.mesh.density}")
+    return _naming(export.out / f"tpl-{space}", f"tpl-{space}", f"atlas-{export.seg}_den-{export.frame.density}")
 
 
 def subject_path(export: Export, subject: str) -> Path:
@@ -207,7 +207,7 @@ def _write_scalars(export: Export, path, maps: Mapping[str, np.ndarray], meaning
 
 def _where(export: Export) -> dict[str, str]:
     """What every sidecar of a map says of its mesh."""
-    return {"Density": export.mesh.density, "SpatialReference": export.mesh.space}
+    return {"Density": export.frame.density, "SpatialReference": export.mesh.space}
 
 
 def _write_profiles(export: Export, naming, posterior, where: str) -> None:

@@ -29,7 +29,9 @@ from parcellation.maps import surface_path
 from parcellation.meshes import HEMISPHERES, Mesh, Surface, read_surface
 from parcellation.surfaces import Vertices
 
-ATLAS = re.compile(r"tpl-(?P<space>[A-Za-z0-9]+)_atlas-(?P<seg>[A-Za-z0-9]+)_den-[A-Za-z0-9]+_dseg\.dlabel\.nii")
+ATLAS = re.compile(
+    r"tpl-(?P<space>[A-Za-z0-9]+)_atlas-(?P<seg>[A-Za-z0-9]+)_den-(?P<density>[A-Za-z0-9]+)_dseg\.dlabel\.nii"
+)
 INDEX = ("hemisphere", "vertex")
 
 
@@ -45,19 +47,22 @@ def load_result(path: Path | str) -> "Result":
     if len(found) != 1:
         what = "none" if not found else f"{len(found)}: {', '.join(one.name for one, _ in found)}"
         raise NotADataset(f"{path}: expected a result with one population map, tpl-*/*_dseg.dlabel.nii, got {what}")
-    return Result(path, found[0][1]["space"], found[0][1]["seg"], found[0][0])
+    atlas, match = found[0]
+    return Result(path, match["space"], match["seg"], match["density"], atlas)
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """A result: `population`, and `subject(name)` for each of `subjects`.
 
-    space: template of the mesh; seg: the segmentation's name in file names; atlas: the population's label file.
+    space: template of the mesh; seg: the segmentation's name, density: the maps' density, as file names have them;
+    atlas: the population's label file.
     """
 
     path: Path
     space: str
     seg: str
+    density: str
     atlas: Path
 
     @cached_property
@@ -120,7 +125,7 @@ class Result:
     @cached_property
     def population(self) -> "Maps":
         """The population's maps."""
-        start = f"tpl-{self.space}_atlas-{self.seg}_den-{self.brain.mesh.density}"
+        start = f"tpl-{self.space}_atlas-{self.seg}_den-{self.density}"
         return Maps(self, "population", self.atlas.parent, self.atlas.parent, start)
 
     def subject(self, name: str) -> "Maps":
@@ -129,7 +134,7 @@ class Result:
         folder = self.path / f"sub-{label}"
         if not (folder / "anat").is_dir():
             raise NothingSelected(f"{self.path}: no subject {label!r}; there are {', '.join(self.subjects[:5])}, ...")
-        start = f"sub-{label}_space-{self.space}_seg-{self.seg}_den-{self.brain.mesh.density}"
+        start = f"sub-{label}_space-{self.space}_seg-{self.seg}_den-{self.density}"
         return Maps(self, f"sub-{label}", folder / "anat", folder / "func", start)
 
     def surfaces(self, kind: str = "inflated") -> tuple[Surface, Surface] | None:

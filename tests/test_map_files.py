@@ -3,6 +3,7 @@
 import nibabel as nib
 import numpy as np
 import pytest
+from nibabel.cifti2 import BrainModelAxis
 from nilearn import surface
 
 from parcellation.errors import BadData
@@ -140,3 +141,33 @@ def test_both_hemispheres_have_their_structure(tmp_path):
     axis = nib.load(tmp_path / "map.dlabel.nii").header.get_axis(1)
     assert [name for name, _, _ in axis.iter_structures()] == list(CORTEX)
     assert set(axis.nvertices.values()) == {642}
+
+
+def test_voxels_follow_the_cortex_as_zeros(tmp_path):
+    """As in a file of all grayordinates: thalamus after both hemispheres, no value of it."""
+    mask = np.zeros((4, 5, 6), bool)
+    mask[1:3, 2, 3:5] = True
+    volume = BrainModelAxis.from_mask(mask, "thalamus_left", np.diag([2, 2, 2, 1]))
+    frame = Frame(BRAIN, REGION, volume)
+    writer, keys = Cifti(frame, named_networks(2), "seg"), keys_of(2, len(CAP))
+    writer.write_labels(path_in(tmp_path), keys)
+    writer.write_scalars(path_in(tmp_path), {"a": keys / 2})
+    for name in ("map.dlabel.nii", "map.dscalar.nii"):
+        image = nib.load(tmp_path / name)
+        axis = image.header.get_axis(1)
+        assert len(axis) == len(BRAIN) + 4
+        assert axis[axis.volume_mask] == volume
+        values = np.asarray(image.dataobj)[0]
+        assert not values[-4:].any()
+        assert np.count_nonzero(values) == len(CAP)
+    np.testing.assert_array_equal(np.asarray(nib.load(tmp_path / "map.dlabel.nii").dataobj)[0][frame.rows], keys)
+    assert frame.density == "1k"
+
+
+@needs_workbench
+def test_workbench_reads_all_grayordinates(tmp_path):
+    volume = BrainModelAxis.from_mask(np.ones((2, 2, 2), bool), "thalamus_left", np.eye(4))
+    Cifti(Frame(BRAIN, REGION, volume), named_networks(2), "seg").write_labels(path_in(tmp_path), keys_of(2, len(CAP)))
+    said = workbench("-file-information", tmp_path / "map.dlabel.nii")
+    assert "ThalamusLeft" in said
+    assert "CortexRight" in said

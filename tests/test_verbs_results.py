@@ -1,12 +1,16 @@
 """What a results folder holds beside maps: names by orientation, sizes on the right surface, a scene if it can be."""
 
+import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+from nibabel.cifti2 import BrainModelAxis
 
+from parcellation.colours import difference, network_colours
 from parcellation.config import parse_study
+from parcellation.errors import InputMissing, UsageError
 from parcellation.label_table import named_networks
-from parcellation.map_files import Cifti, Frame, write_surface
+from parcellation.map_files import Cifti, Frame, brain_axis, write_surface
 from parcellation.maps import Export, relief_path, surface_path
 from parcellation.meshes import vertex_areas
 from parcellation.surfaces import Mesh, Targets, Vertices
@@ -93,3 +97,32 @@ def test_surfaces_relief_and_scene(study, export):
     assert "../sub-03/anat/sub-03_space-fsaverage_seg-broca2_den-642_dseg.dlabel.nii" in scene
     assert "sub-04" not in scene
     assert (export.out / "tpl-fsaverage/broca2.wb.spec").is_file()
+
+
+def manifest(path):
+    return pd.DataFrame({"bold": [str(path)]})
+
+
+def test_the_voxels_are_those_of_the_first_run(tmp_path):
+    cortex = brain_axis(BRAIN)
+    volume = BrainModelAxis.from_mask(np.ones((2, 1, 3), bool), "putamen_left", np.eye(4))
+    series = nib.cifti2.SeriesAxis(0, 1, 3)
+    for name, models in (("all", cortex + volume), ("cortex", cortex)):
+        data = np.zeros((3, len(models)), np.float32)
+        nib.save(nib.Cifti2Image(data, header=(series, models)), tmp_path / f"{name}.dtseries.nii")
+    assert results.volume_of(manifest(tmp_path / "all.dtseries.nii")) == volume
+    with pytest.raises(UsageError, match="no voxels"):
+        results.volume_of(manifest(tmp_path / "cortex.dtseries.nii"))
+    with pytest.raises(InputMissing, match="nowhere"):
+        results.volume_of(manifest(tmp_path / "nowhere.nii"))
+
+
+def test_many_networks_have_colours_by_what_lies_side_by_side(study, monkeypatch):
+    K = 12
+    monkeypatch.setattr(results, "Posterior", lambda model: Answers(frontal(K)))
+    many = study.model_copy(update={"model": study.model.model_copy(update={"networks": K})})
+    colours = np.array(results.find_colours(many, GROUND, None))
+    assert sorted(map(tuple, colours)) == sorted(map(tuple, network_colours(K)))
+    # In order from front to back, each lies beside the next.
+    assert difference(colours[:-1], colours[1:]).min() > 25
+    assert results.find_colours(study, GROUND, None) is None

@@ -31,10 +31,10 @@ from parcellation.plates import Observed
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
 from parcellation.store import Store
 from parcellation.verbs.gaps import kept_gap
-from parcellation.verbs.index import cohort_units
+from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.novelty import Novelty
 from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
-from parcellation.verbs.results import shown_targets, write_scenes, write_sizes, write_surfaces
+from parcellation.verbs.results import shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,8 @@ class Inference:
         """Networks with their colours; names: the study's, or those of the model's own study, or by orientation."""
         model = self.model.details["study"]["model"]
         oriented = self.model.details.get("orientation", {}).get("names")
-        return named_networks(model["networks"], self.study.model.names or model["names"] or oriented)
+        names = self.study.model.names or model["names"] or oriented
+        return named_networks(model["networks"], names, self.model.details.get("colours"))
 
     @property
     def seg(self) -> str:
@@ -192,7 +193,10 @@ class Inference:
 
     def export(self) -> Export:
         """Where and how maps are written: as CIFTI, and as GIFTI besides on fsaverage or where the study wants it."""
-        outputs, frame = self.study.outputs, Frame(self.ground.brain, self.ground.region)
+        outputs, volume = self.study.outputs, None
+        if outputs.grayordinates == "all":
+            volume = volume_of(manifest_of(self.study, self.workspace, Selection()))
+        frame = Frame(self.ground.brain, self.ground.region, volume)
         gifti = outputs.gifti or frame.region.mesh.space == "fsaverage"
         provenance = {"Draws": outputs.draws} | self.origin.provenance()
         return Export(

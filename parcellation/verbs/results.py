@@ -2,12 +2,16 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
+import nibabel
 import numpy as np
 import pandas
+from nibabel.cifti2 import BrainModelAxis
 
+from parcellation.colours import EIGHT, far_apart
 from parcellation.config import Study
-from parcellation.errors import BadData
+from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.figures import WHOLE_SHARE
 from parcellation.files import write_json
 from parcellation.map_files import write_relief, write_surface
@@ -20,7 +24,7 @@ from parcellation.maps import (
     surface_path,
     write_table,
 )
-from parcellation.meshes import Surface, find_geometry, own_midthickness, vertex_areas
+from parcellation.meshes import Surface, find_geometry, neighbours, own_midthickness, vertex_areas
 from parcellation.model_file import TrainedModel
 from parcellation.orientation import orientation
 from parcellation.posterior import Posterior
@@ -49,11 +53,42 @@ def find_orientation(study: Study, ground: Ground, model: TrainedModel) -> dict:
     surfaces = None if region.mesh.space == "none" else find_geometry(study, region.mesh)
     if study.model.networks != 2 or surfaces is None:
         return {}
-    found = orientation(Posterior(model).maps(), _coordinates(surfaces, region), _areas(surfaces, region))
+    maps = _maps(model)
+    if maps is None:
+        return {}
+    found = orientation(maps, _coordinates(surfaces, region), _areas(surfaces, region))
     names = found.names(study.region.name)
     said = " and ".join(names) if names else "undecided, so networks keep their numbers"
     log.info("orientation: %s (share of draws %.2f, %.1f mm)", said, found.share, found.separation)
     return found.to_json() | {"names": names and list(names)}
+
+
+def _maps(model: TrainedModel) -> np.ndarray | None:
+    """The population's map in every draw; None of a model that cannot be applied, whose networks nobody will see."""
+    try:
+        return Posterior(model).maps()
+    except UsageError:
+        return None
+
+
+def find_colours(study: Study, ground: Ground, model: TrainedModel) -> list[list[int]] | None:
+    """Colours that travel with the model, so that networks side by side in its population map differ clearly.
+
+    None for as few networks as all colours of which do, and where no surface says what lies side by side.
+    """
+    region, K = ground.region, study.model.networks
+    surfaces = None if region.mesh.space == "none" or len(EIGHT) >= K else find_geometry(study, region.mesh)
+    maps = None if surfaces is None else _maps(model)
+    if maps is None:
+        return None
+    label, beside = maps.mean(0).argmax(1), np.zeros((K, K), bool)
+    for one, surface in enumerate(surfaces):
+        own = np.full(len(surface.coordinates), -1)
+        own[region.number[region.hemisphere == one]] = label[region.hemisphere == one]
+        start, end = (own[ends] for ends in neighbours(surface.triangles, len(own)).nonzero())
+        inside = (start >= 0) & (end >= 0) & (start != end)
+        beside[start[inside], end[inside]] = True
+    return far_apart(beside).tolist()
 
 
 def _coordinates(surfaces: tuple[Surface, Surface], region: Vertices) -> np.ndarray:
@@ -70,6 +105,22 @@ def shown_targets(study: Study, ground: Ground) -> np.ndarray:
     """The target that each vertex of the brain shows in maps of profiles, see `profile_maps.fill`."""
     mesh = ground.brain.mesh
     return fill(ground.targets, ground.brain, find_geometry(study, mesh, "sphere"), medial_wall(study, mesh))
+
+
+def volume_of(manifest: pandas.DataFrame) -> BrainModelAxis:
+    """The models of voxels in the first run's file.
+
+    Raises InputMissing when it is not there, and UsageError for one without voxels.
+    """
+    path = Path(manifest["bold"].iloc[0]) if len(manifest) else Path()
+    if not path.is_file():
+        raise InputMissing(f"outputs.grayordinates: all: {path}: no such CIFTI file to take the voxels from")
+    image = nibabel.load(path)
+    axes = [image.header.get_axis(at) for at in range(image.ndim)] if isinstance(image, nibabel.Cifti2Image) else []
+    models = [axis for axis in axes if isinstance(axis, BrainModelAxis)]
+    if not models or not models[0].volume_mask.any():
+        raise UsageError(f"outputs.grayordinates: all: {path} has no voxels; leave it at cortex")
+    return models[0][models[0].volume_mask]
 
 
 def write_surfaces(study: Study, export: Export) -> None:
