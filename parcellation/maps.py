@@ -1,10 +1,12 @@
 """Maps that other programs open: label and probability maps of subjects and of the population, as a BIDS derivative.
 
-frame = Frame(brain, region)                      # what a CIFTI file carries, and what was parcelled
-export = Export(out, frame, named_networks(2), targets.names, "broca2", (Cifti,), {"Draws": 64})
-write_population(export, population)
-for posterior in posteriors:
-    write_subject(export, posterior)
+    frame = Frame(brain, region)                      # what a CIFTI file carries, and what was parcelled
+    export = Export(out, frame, named_networks(2), targets.names, "broca2", (Cifti,), {"Draws": 64})
+    write_population(export, population)
+    for posterior in posteriors:
+        write_subject(export, posterior)
+
+What is written has been checked: shapes, finite values, probabilities that add up.
 """
 
 import re
