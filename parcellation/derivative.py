@@ -154,11 +154,10 @@ def methods_text(
 def _prepared(study: Mapping[str, Mapping]) -> str:
     """What the study says was done to series and fingerprints, as sentences that end with a space."""
     data, features = study["data"], study["features"]
-    confounds = data["confounds"]
     cleaned = {
-        "regression of all confounds of their files": confounds == "all",
-        f"regression of {', '.join(confounds)}": isinstance(confounds, list | tuple),
+        _regressed(data["confounds"]): data["confounds"] != "none",
         "detrending": data["detrend"],
+        f"frames left out after head movements of more than {data['motion_limit']} mm": data["motion_limit"],
         "band-pass filtering at {} to {} Hz".format(*(data["band_pass"] or (0, 0))): data["band_pass"],
         f"smoothing along the mesh (FWHM {data['smoothing_fwhm']} mm)": data["smoothing_fwhm"],
     }
@@ -173,6 +172,17 @@ def _prepared(study: Mapping[str, Mapping]) -> str:
     how = [what for what, wanted in changed.items() if wanted]
     fingerprints = f"; fingerprints were {_listed(how)}" if how else ""
     return f"{series}; runs of fewer than {data['minimum_frames']} frames were left out{fingerprints}. "
+
+
+def _regressed(confounds: object) -> str:
+    """Which confounds a study names: all, a strategy by name or by its components, or columns."""
+    if confounds == "all":
+        return "regression of all confounds of their files"
+    if isinstance(confounds, Mapping):
+        return f"regression of fMRIPrep's confounds ({', '.join(confounds['strategy'])})"
+    if isinstance(confounds, str):
+        return f"regression of fMRIPrep's confounds by the strategy {confounds}"
+    return f"regression of {', '.join(confounds)}"
 
 
 def _listed(parts: Sequence[str]) -> str:

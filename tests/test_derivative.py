@@ -105,3 +105,21 @@ def test_the_methods_text_says_what_the_study_sets():
     assert "regression of csf, rot_x, band-pass filtering at 0.008 to 0.1 Hz and smoothing" in text
     assert "FWHM 4.0 mm" in text
     assert "; fingerprints were" not in text
+
+
+@pytest.mark.parametrize(
+    ("confounds", "said"),
+    [
+        ("all", "regression of all confounds of their files"),
+        ("simple", "confounds by the strategy simple"),
+        ({"strategy": ["motion", "wm_csf"]}, "fMRIPrep's confounds (motion, wm_csf)"),
+    ],
+)
+def test_the_methods_text_says_which_confounds(confounds, said):
+    data = {"root": "HCP", "confounds": confounds, "motion_limit": 0.5}
+    study = parse_study({"name": "a", "data": data}, Path("study.yaml")).resolved()
+    text = methods_text(
+        region="r", vertices=1, space="s", targets=1, networks=2, trained_on=1, subjects=1, draws=1, settings=study
+    )
+    assert said in text
+    assert "movements of more than 0.5 mm" in text
