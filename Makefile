@@ -17,10 +17,11 @@ NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,recovery real schemes populations estimators digits gre sbc prepare scale)
-.PHONY: help demo test test-slow lint $(BENCHES) reproduce gpu-check clean
+.PHONY: help demo demo-check test test-slow lint $(BENCHES) reproduce gpu-check clean
 
 help:
 	@echo "make demo              posterior maps of Broca's area from real files, in build/demo"
+	@echo "make demo-check        the BIDS validator on its output, and a picture of its Workbench scene"
 	@echo "make test              style, import contracts, tests"
 	@echo "make test-slow         the long proofs"
 	@echo "make lint              style and import contracts only"
@@ -40,6 +41,14 @@ help:
 
 demo: $(INSTALLED)
 	$(BIN)/parcellation demo
+
+# What other programs make of the demonstration's files.
+demo-check: demo
+	for one in results results-person; do \
+	  $(BIN)/bids-validator-deno --ignoreWarnings build/demo/$$one || exit 1; \
+	  wb_command -show-scene build/demo/$$one/tpl-fsaverage/broca2.scene 1 build/demo/$$one.png 1200 600 \
+	    -use-window-size || exit 1; \
+	done
 
 test: lint
 	$(PYTEST)

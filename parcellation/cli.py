@@ -13,6 +13,7 @@ from pathlib import Path
 
 from parcellation import __version__
 from parcellation.errors import FileFailure, ParcellationError, UsageError
+from parcellation.run_log import run_log
 
 VERBS = {
     "index": "list the runs of a study's data and what is missing, before anything is computed",
@@ -21,6 +22,8 @@ VERBS = {
     "infer": "label maps and uncertainty of every subject, without training",
     "diagnose": "amortization gap of every subject, or of a sample of many",
     "report": "write report.html",
+    "compare": "overlap of two results' networks, or of a result and an atlas, beside chance",
+    "show": "a picture of a subject's map, or the population's, as PNG",
     "simulate": "write a cohort with known truth",
     "demo": "the whole way on one real subject and a cohort simulated from it",
 }
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         _start_logging(options.verbose)
         with _termination_interrupts():
-            print(_run(options))
+            print(_run(options, sys.argv[1:] if arguments is None else arguments))
         return 0
     except ParcellationError as error:
         print(f"parcellation: {error}", file=sys.stderr)
@@ -91,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 # The verbs that a filter narrows; the others refuse it, since what is ignored in silence is believed to act.
-BY_SUBJECT = ("index", "prepare", "infer", "diagnose", "simulate")
+BY_SUBJECT = ("index", "prepare", "infer", "diagnose", "compare", "show", "simulate")
 BY_SESSION = ("index", "prepare", "infer")
 
 
@@ -101,7 +104,8 @@ def _common_arguments(verb: argparse.ArgumentParser, name: str) -> None:
         verb.add_argument("--participant-label", nargs="+", metavar="SUBJECT", help="only these subjects")
     if name in BY_SESSION:
         verb.add_argument("--session-label", nargs="+", metavar="SESSION", help="only these sessions")
-    verb.add_argument("-w", "--work-dir", type=Path, help="in place of the study's outputs.work")
+    if name not in ("compare", "show"):
+        verb.add_argument("-w", "--work-dir", type=Path, help="in place of the study's outputs.work")
     verb.add_argument("-v", "--verbose", action="count", default=0, help="say more")
     verb.add_argument("--dry-run", action="store_true", help="say what would be done")
     verb.add_argument("--strict", action="store_true", help="end with an error when any run is unusable")
@@ -132,6 +136,21 @@ def _index_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--manifest", type=Path, metavar="FILE", help="check this manifest by itself")
 
 
+def _compare_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("result", type=Path, metavar="RESULT", help="the folder of a result")
+    verb.add_argument("other", type=Path, metavar="OTHER", help="that of another, or a label file on the same mesh")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="a TSV with every number")
+
+
+def _show_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("result", type=Path, metavar="RESULT", help="the folder of a result")
+    verb.add_argument("--map", choices=MAPS, default="labels", help="what is shown (default: labels)")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="the PNG; default: in the result's folder `figures`")
+
+
+MAPS = ("labels", "entropy", "confidence", "consensus", "betweensd", "profile")
+
+
 def _simulate_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("config", type=Path, metavar="CONFIG", help="settings of the simulation")
     verb.add_argument("out", type=Path, metavar="OUT", help="the folder to write the cohort to")
@@ -148,6 +167,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "index": _index_arguments,
     "infer": _infer_arguments,
     "diagnose": _diagnose_arguments,
+    "compare": _compare_arguments,
+    "show": _show_arguments,
     "simulate": _simulate_arguments,
     "demo": _demo_arguments,
 }
@@ -158,7 +179,7 @@ def _start_logging(verbose: int) -> None:
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
 
 
-def _run(options: argparse.Namespace) -> str:
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
     from parcellation.verbs.workspace import Selection
 
     selection = Selection(options.participant_label, options.session_label, options.strict, options.dry_run)
@@ -166,17 +187,26 @@ def _run(options: argparse.Namespace) -> str:
         return _verb(options)(options.config, options.out, selection, options.fingerprints)
     if options.verb == "demo":
         return _verb(options)(options.out, selection)
+    if options.verb == "show":
+        return _verb(options)(options.result, selection, options.map, options.out)
+    if options.verb == "compare":
+        return _verb(options)(options.result, options.other, selection, options.out)
     if options.verb == "index" and (options.manifest is None) == (options.study is None):
         raise UsageError("index: expected a study file, or --manifest FILE\nusage: parcellation index STUDY")
     if options.verb == "index" and options.manifest is not None:
         return _verb(options, "check_manifest")(options.manifest, options.strict)
     # A wrong study is found before a verb's libraries are loaded, which takes seconds.
     study = _study(options)
-    if options.verb == "infer":
-        return _verb(options)(study, selection, options.population)
-    if options.verb == "diagnose":
-        return _verb(options)(study, selection, options.all)
-    return _verb(options)(study, selection)
+    more = {"infer": ("population",), "diagnose": ("all",)}.get(options.verb, ())
+    with run_log(arguments) as log:
+        said = _verb(options)(study, selection, *(getattr(options, name) for name in more))
+        if options.verb in ON_RESULTS and not options.dry_run:
+            log.write(study.outputs.directory, said)
+    return said
+
+
+# The verbs that write into a results folder, which has a log of them.
+ON_RESULTS = ("infer", "diagnose", "report")
 
 
 def _verb(options: argparse.Namespace, function: str | None = None) -> Callable[..., str]:

@@ -40,6 +40,51 @@ def _extended(fixed: np.ndarray, count: int) -> np.ndarray:
     return np.array(chosen, np.uint8)
 
 
+def far_apart(beside: np.ndarray) -> np.ndarray:
+    """Colours of networks of which some lie beside each other, uint8, shape (network, 3): neighbours' differ clearly.
+
+    beside: bool, symmetric, shape (network, network). The colours are those of `network_colours`, each used once. In
+    turn, the network with most neighbours that have one takes, of those that are left, the colour that is farthest from
+    its neighbours'. Then the two neighbours that are most alike exchange a colour with another network, as long as that
+    leaves both of the exchange further from their neighbours than those two were.
+    """
+    count = len(beside)
+    colours = network_colours(count)
+    apart = difference(colours[:, None], colours[None])
+    taken = np.full(count, -1)
+    left = np.ones(count, bool)
+    for _ in range(count):
+        open_ = taken < 0
+        network = int(np.argmax(np.where(open_, (beside & ~open_).sum(1) * count + beside.sum(1), -1)))
+        around = taken[beside[network] & ~open_]
+        distance = apart[:, around].min(1) if len(around) else np.arange(count, 0, -1.0)
+        taken[network] = int(np.argmax(np.where(left, distance, -1)))
+        left[taken[network]] = False
+    while _exchanged(taken, beside, apart):
+        pass
+    return colours[taken]
+
+
+def _exchanged(taken: np.ndarray, beside: np.ndarray, apart: np.ndarray) -> bool:
+    """Make the best exchange for the two neighbours that are most alike; whether there was one that helps."""
+    now = np.where(beside, apart[taken][:, taken], np.inf)
+    if not len(now) or not np.isfinite(now).any():
+        return False
+    worst, best = now.min(), (-np.inf, 0, 0)
+    for network in np.unravel_index(np.argmin(now), now.shape):
+        own = np.where(beside[network], apart[taken][:, taken], np.inf).min(1)  # with the colour of each other network
+        # Each other network, with this one's colour.
+        given = np.where(beside, apart[taken[network], taken][None], np.inf).min(1)
+        gain = np.where(beside[network], -np.inf, np.minimum(own, given))
+        gain[network] = -np.inf
+        best = max(best, (float(gain.max()), int(network), int(gain.argmax())))
+    gain, network, other = best
+    if gain <= worst:
+        return False
+    taken[[network, other]] = taken[[other, network]]
+    return True
+
+
 def difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """CIE 1976 colour difference of colours (..., 3) in 0..255, the smaller one of normal vision and deuteranopia."""
     return np.linalg.norm(_seen(first) - _seen(second), axis=-1).min(0)

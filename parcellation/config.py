@@ -61,7 +61,8 @@ class Data(Section):
     `space` names the surface template of files that do not say it themselves (`fsLR` or `fsaverage`); `group` keeps
     only the manifest rows of that group. Cleaning follows `nilearn.signal.clean`: `band_pass` in Hz; `confounds` are
     all columns of a run's table, some of them, or a strategy of `nilearn.interfaces.fmriprep`. Settings of cleaning
-    that are not given are the layout's.
+    that are not given are the layout's. `surfaces` names the left hemisphere's file of the data's mesh by kind
+    (`midthickness`, `inflated`, `sphere`), where no tree or package has them; the right one's is beside it.
     """
 
     layout: str = Field(default="hcp", pattern=r"^[a-z0-9][a-z0-9_-]*$")
@@ -79,6 +80,7 @@ class Data(Section):
     minimum_frames: int = Field(default=20, ge=2, description="kept frames below which a run is excluded")
     minimum_minutes_run: float = Field(default=0, ge=0, description="of kept frames")
     minimum_minutes_session: float = Field(default=0, ge=0, description="of kept frames")
+    surfaces: dict[Literal["midthickness", "inflated", "sphere"], Path] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -184,6 +186,16 @@ class Outputs(Section):
     work: Path = Path("work")
     atlas: Path | None = Field(default=None, description="label file whose areas the report compares networks with")
     draws: int = Field(default=64, ge=1)
+    grayordinates: Literal["cortex", "all"] = Field(
+        default="cortex", description="whether CIFTI maps also carry the input's voxels, as 0 (den-91k)"
+    )
+    gifti: bool = Field(default=False, description="maps also as GIFTI on fsLR, as they always are on fsaverage")
+
+    @model_validator(mode="after")
+    def _one_density(self) -> "Outputs":
+        if self.gifti and self.grayordinates == "all":
+            raise ValueError("gifti files hold no voxels: leave grayordinates at cortex")
+        return self
 
 
 class Study(Section):
@@ -214,7 +226,7 @@ class Study(Section):
         return set(getattr(self, section).model_fields_set)
 
 
-PATHS = {"root", "manifest", "label_file", "file", "directory", "work", "atlas"}
+PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas"}
 
 
 def _without_paths(content: dict) -> dict:
@@ -281,6 +293,8 @@ def _anchor(section: Section, folder: Path) -> Section:
             update[key] = _anchor(value, folder)
         elif isinstance(value, Path):
             update[key] = folder / value.expanduser()
+        elif isinstance(value, dict) and any(isinstance(one, Path) for one in value.values()):
+            update[key] = {name: folder / one.expanduser() for name, one in value.items()}
     # `model_copy` would count every path as set by the user, also those that are defaults.
     said = set(section.model_fields_set)
     copy = section.model_copy(update=update)

@@ -25,6 +25,7 @@ IGNORED = (
     "*.dscalar.nii",
     "*_probseg.json",
     "*.func.gii",
+    "*.surf.gii",
     "*_boldmap.json",
     "*_network.tsv",
     "*_network.json",
@@ -117,12 +118,14 @@ def methods_text(
     trained_on: int,
     subjects: int,
     draws: int,
+    settings: Mapping[str, Mapping] | None = None,
     population_of: int | None = None,
 ) -> str:
     """The methods paragraph of a run, with references, as Markdown.
 
-    trained_on: subjects that the model was trained on; subjects: those that maps were made for; population_of: subjects
-    that the population was inferred again from, None where it is the model's.
+    trained_on: subjects that the model was trained on; subjects: those that maps were made for; settings: the resolved
+    study, of which cleaning and features are described, nothing if None; population_of: subjects that the population
+    was inferred again from, None where it is the model's.
     """
     again = (
         f"The population's networks, their map and the variation between people were then inferred again from the "
@@ -130,17 +133,57 @@ def methods_text(
         f"the rest of the model was not changed. "
     )
     then = "Given this population, maps" if population_of else "Maps"
+    prepared = _prepared(settings) if settings else ""
     references = "\n".join(f"{number}. {text}" for number, text in enumerate(REFERENCES, 1))
     return (
         "# How to describe and cite these maps\n\n"
         f"The {region} ({vertices} vertices, {space}) was parcellated into {networks} functional networks from "
         f"resting-state connectivity. Each vertex was described by the Fisher-z transformed correlations of its time "
-        f"series with {targets} cortical targets. A hierarchical Bayesian model with population, subject, session and "
-        f"vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] with "
-        f"parcellation {__version__}; its levels between and within subjects follow the multi-session hierarchical "
-        f"model of [2]. {again if population_of else ''}{then} of {subjects} subjects were then inferred without "
-        f"further training. Network probabilities are means over {draws} posterior draws, a vertex's label is its most "
-        f"probable network, and entropy is given in bits. For data of the Human Connectome Project, cite [3] as well."
+        f"series with {targets} cortical targets. {prepared}A hierarchical Bayesian model with population, subject, "
+        f"session and vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] "
+        f"with parcellation {__version__}; its levels between and within subjects follow the multi-session "
+        f"hierarchical model of [2]. {again if population_of else ''}{then} of {subjects} subjects were then inferred "
+        f"without further training. Network probabilities are means over {draws} posterior draws, a vertex's label is "
+        f"its most probable network, and entropy is given in bits. For data of the Human Connectome Project, cite [3] "
+        f"as well."
         f"\n\n"
         f"{references}\n"
     )
+
+
+def _prepared(study: Mapping[str, Mapping]) -> str:
+    """What the study says was done to series and fingerprints, as sentences that end with a space."""
+    data, features = study["data"], study["features"]
+    cleaned = {
+        _regressed(data["confounds"]): data["confounds"] != "none",
+        "detrending": data["detrend"],
+        f"frames left out after head movements of more than {data['motion_limit']} mm": data["motion_limit"],
+        "band-pass filtering at {} to {} Hz".format(*(data["band_pass"] or (0, 0))): data["band_pass"],
+        f"smoothing along the mesh (FWHM {data['smoothing_fwhm']} mm)": data["smoothing_fwhm"],
+    }
+    done = [what for what, wanted in cleaned.items() if wanted]
+    series = f"Series had {_listed(done)} before" if done else "Series were taken as they were distributed"
+    changed = {
+        "kept as their strongest 10 %": features["connectivity"] == "binarized",
+        "freed of the region's mean": features["remove_region_mean"],
+        "centred over targets": features["center"],
+        "scaled to unit length": features["unit_norm"],
+    }
+    how = [what for what, wanted in changed.items() if wanted]
+    fingerprints = f"; fingerprints were {_listed(how)}" if how else ""
+    return f"{series}; runs of fewer than {data['minimum_frames']} frames were left out{fingerprints}. "
+
+
+def _regressed(confounds: object) -> str:
+    """Which confounds a study names: all, a strategy by name or by its components, or columns."""
+    if confounds == "all":
+        return "regression of all confounds of their files"
+    if isinstance(confounds, Mapping):
+        return f"regression of fMRIPrep's confounds ({', '.join(confounds['strategy'])})"
+    if isinstance(confounds, str):
+        return f"regression of fMRIPrep's confounds by the strategy {confounds}"
+    return f"regression of {', '.join(confounds)}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))

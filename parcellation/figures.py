@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 
 from parcellation.charts import FAINT, INK, add_axes, new_figure, png_bytes
-from parcellation.maps import Networks
+from parcellation.label_table import Networks
 from parcellation.meshes import HEMISPHERES
 from parcellation.rendering import BLANK, LATERAL, Canvas, Surface, camera_towards, frame_window, look
 from parcellation.surfaces import Vertices
@@ -193,11 +193,14 @@ def render_scalar(
     values: np.ndarray,
     label: str,
     limits: tuple[float, float],
-    colour_map: str = "viridis",
+    ends: tuple | None = None,
     title: str = "",
 ) -> bytes:
-    """A map of one number a vertex, shape (region vertex,), with a colour bar; values beyond the limits are clipped."""
-    mapped = matplotlib.colormaps[colour_map]
+    """A map of one number a vertex, shape (region vertex,), with a colour bar; values beyond the limits are clipped.
+
+    ends: colours (0..255) of the lower and the upper limit, pale between them; viridis if None.
+    """
+    mapped = matplotlib.colormaps["viridis"] if ends is None else _between(ends)
     scale = Normalize(*limits, clip=True)
 
     def paint(canvas: Canvas, values: np.ndarray, panel: bool) -> np.ndarray:
@@ -215,8 +218,7 @@ def render_targets(stage: Stage, targets: Vertices, values: np.ndarray, label: s
     stage: see `Stage.cortex`; targets: where; values: shape (target vertex,); ends: the colours (0..255) of the most
     negative and the most positive.
     """
-    colours = [np.asarray(ends[0]) / 255, (0.97, 0.97, 0.97), np.asarray(ends[1]) / 255]
-    mapped = LinearSegmentedColormap.from_list("contrast", colours)
+    mapped = _between(ends)
     largest = float(np.quantile(np.abs(values), 0.98)) or 1.0
     pictures = [(scene.canvas.paint(np.zeros((0, 3))), None) for scene in stage.scenes]
     figure, panels = _sheet(stage, pictures, "", foot=0.66)
@@ -226,6 +228,12 @@ def render_targets(stage: Stage, targets: Vertices, values: np.ndarray, label: s
         _draw_dots(axes, scene, targets.number[here], values[here], dots)
     _draw_bar(figure, mapped, (-largest, largest), label)
     return png_bytes(figure)
+
+
+def _between(ends: tuple) -> LinearSegmentedColormap:
+    """Colours from one end to the other, pale in the middle."""
+    colours = [np.asarray(ends[0]) / 255, (0.97, 0.97, 0.97), np.asarray(ends[1]) / 255]
+    return LinearSegmentedColormap.from_list("contrast", colours)
 
 
 def _draw_dots(axes, scene: Scene, numbers: np.ndarray, values: np.ndarray, dots: dict) -> None:

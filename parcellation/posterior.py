@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from parcellation.encoders import ENCODERS
@@ -27,11 +27,12 @@ INTERVAL = (0.05, 0.95)
 
 @dataclass(frozen=True)
 class SubjectPosterior:
-    """One subject's answer. V vertices, K networks.
+    """One subject's answer. V vertices, K networks, C contrasts (see `contrasts`).
 
     probability: mean over draws, (V, K); entropy of it and mutual_information between label and draw, in bits, (V,);
     mask: False where no session has data, (V,): such a vertex has the population's answer; profile_*: connectivity of
-    each network, mean and 90 % interval, (K, target); frames: kept frames of each session.
+    each network, mean and 90 % interval, (K, target); contrast_*: the same of contrasts of networks, (C, target);
+    label_draws: networks 0..K-1 drawn from the label probabilities of every draw; frames: kept frames of each session.
     """
 
     subject: str
@@ -44,6 +45,10 @@ class SubjectPosterior:
     profile_mean: Float[np.ndarray, "K target"]
     profile_low: Float[np.ndarray, "K target"]
     profile_high: Float[np.ndarray, "K target"]
+    contrast_mean: Float[np.ndarray, "C target"]
+    contrast_low: Float[np.ndarray, "C target"]
+    contrast_high: Float[np.ndarray, "C target"]
+    label_draws: Integer[np.ndarray, "draws V"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,9 @@ class PopulationPosterior:
     profile_mean: Float[np.ndarray, "K target"]
     profile_low: Float[np.ndarray, "K target"]
     profile_high: Float[np.ndarray, "K target"]
+    contrast_mean: Float[np.ndarray, "C target"]
+    contrast_low: Float[np.ndarray, "C target"]
+    contrast_high: Float[np.ndarray, "C target"]
     consensus: Float[np.ndarray, " V"]
     betweensd: Float[np.ndarray, "V K"]
 
@@ -144,7 +152,8 @@ class Posterior:
         """
         observed = observed.to(self.blank.x.device, self.blank.x.dtype)
         values = self.draw(subject, sessions, observed)
-        probability, entropy, information = summarise_labels(self.labels(values, observed))
+        labels = self.labels(values, observed)
+        probability, entropy, information = summarise_labels(labels)
         if not np.isfinite(probability).all():
             vertex = int(np.flatnonzero(~np.isfinite(probability).all(-1))[0])
             raise BadData(f"subject {subject}: the posterior is not finite at vertex {vertex} of the region")
@@ -156,15 +165,19 @@ class Posterior:
             entropy,
             information,
             observed.mask.any(1)[0].cpu().numpy(),
-            *_interval(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy())),
+            *_profiles(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy())),
+            draw_labels(labels, self._generator("labels", subject)),
         )
+
+    def maps(self) -> Float[np.ndarray, "draws V K"]:
+        """The population's map in every draw: probabilities of the networks before any data of a subject."""
+        return self.template.log_map(self.population)[:, 0, 0].exp().cpu().numpy()
 
     @torch.no_grad()
     def of_population(self, subjects: Float[np.ndarray, "S V K"] | None, back: Callable) -> PopulationPosterior:
         """The population's answer; `subjects` are label probabilities (S, V, K) that it is compared with."""
-        maps = self.template.log_map(self.population)[:, 0, 0].exp()
-        probability, entropy, information = summarise_labels(maps)
-        profile = _interval(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()))
+        probability, entropy, information = summarise_labels(torch.from_numpy(self.maps()))
+        profile = _profiles(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()))
         consensus, between = np.zeros(len(probability)), np.zeros_like(probability)
         if subjects is not None and len(subjects):
             consensus = (subjects.argmax(-1) == probability.argmax(-1)).mean(0)
@@ -222,6 +235,29 @@ def summarise_labels(
 
 def _entropy(p: Tensor) -> Tensor:
     return -torch.special.xlogy(p, p).sum(-1) / np.log(2)
+
+
+def draw_labels(probability: Float[Tensor, "draws V K"], generator: torch.Generator) -> Integer[np.ndarray, "draws V"]:
+    """One label a vertex and draw, in 0..K-1, from the label probabilities of that draw: uint8, or int16 beyond 256."""
+    V, K = probability.shape[1:]
+    drawn = np.empty((len(probability), V), np.uint8 if K <= 256 else np.int16)
+    for row, one in zip(drawn, probability, strict=True):  # one at a time: a whole cortex takes much memory
+        share = torch.rand(V, 1, generator=generator, dtype=torch.float64)
+        row[:] = (one.cpu().double().cumsum(-1)[:, :-1] < share).sum(-1).numpy()
+    return drawn
+
+
+def contrasts(profiles: Float[np.ndarray, "draws K target"]) -> Float[np.ndarray, "draws C target"]:
+    """What sets networks apart: of two the first minus the second, of more each minus the mean of the others."""
+    K = profiles.shape[1]
+    if K == 2:
+        return profiles[:, :1] - profiles[:, 1:]
+    return (profiles - profiles.mean(1, keepdims=True)) * (K / max(K - 1, 1))
+
+
+def _profiles(draws: Float[np.ndarray, "draws K target"]) -> tuple[np.ndarray, ...]:
+    """Mean, low and high of profiles, then of their contrasts."""
+    return *_interval(draws), *_interval(contrasts(draws))
 
 
 def _interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

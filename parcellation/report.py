@@ -18,7 +18,9 @@ from parcellation import charts, figures
 from parcellation.derivative import participant
 from parcellation.figures import Geometry, Stage
 from parcellation.files import write_text
-from parcellation.maps import Frame, Networks, shown_labels
+from parcellation.label_table import Networks
+from parcellation.map_files import Frame
+from parcellation.maps import shown_labels
 from parcellation.surfaces import Targets
 
 THUMBNAIL = 230  # pixels of a gallery picture

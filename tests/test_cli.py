@@ -12,10 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from parcellation.cli import main
+from tests.made import expected_maps
 from tests.studies import SUBJECTS, VERBS, command, contents, process, replace, snapshot
 
 STEM = "space-fsaverage_seg-broca2_den-10k"
-TEMPLATE = "tpl-fsaverage/tpl-fsaverage_atlas-broca2_den-10k"
+ATLAS = "atlas-broca2_den-10k"
+RELIEF = "tpl-fsaverage_den-10k_desc-relief_curv.dscalar.nii"
 ROOT_FILES = {
     ".bidsignore",
     "CITATION.md",
@@ -26,24 +28,9 @@ ROOT_FILES = {
     "participants.json",
     "participants.tsv",
     "report.html",
+    "sizes_network.json",
+    "sizes_network.tsv",
 }
-LABELS = ("_dseg.dlabel.nii", "_dseg.json", "_dseg.tsv", "_probseg.dscalar.nii", "_probseg.json")
-PROFILE = ("_stat-profile_network.json", "_stat-profile_network.tsv")
-
-
-def scalars(name):
-    return f"_stat-{name}_boldmap.dscalar.nii", f"_stat-{name}_boldmap.json"
-
-
-def expected_files(subjects):
-    population = [*LABELS, *PROFILE]
-    for name in ("entropy", "confidence", "consensus", "betweensd"):
-        population += scalars(name)
-    files = ROOT_FILES | {TEMPLATE + end for end in population}
-    for name in subjects:
-        files |= {f"sub-{name}/anat/sub-{name}_{STEM}{end}" for end in (*LABELS, *scalars("uncertainty"))}
-        files |= {f"sub-{name}/func/sub-{name}_{STEM}{end}" for end in PROFILE}
-    return files
 
 
 def values(path):
@@ -54,7 +41,17 @@ def values(path):
 
 
 def test_the_whole_way_writes_exactly_these_files(finished):
-    assert set(contents(finished.results)) == expected_files(SUBJECTS)
+    files = set(contents(finished.results))
+    workbench = {f"tpl-fsaverage/{name}" for name in ("broca2.scene", "broca2.wb.spec", RELIEF)}
+    maps = expected_maps("fsaverage", STEM, ATLAS, SUBJECTS, gifti="L", surfaces="10k")
+    assert files == ROOT_FILES | workbench | maps
+
+
+def test_the_log_says_what_was_run(finished):
+    log = (finished.results / "logs/log.txt").read_text(encoding="utf-8")
+    assert f"parcellation infer {finished.study} (" in log
+    assert "  5 subjects inferred" in log
+    assert f"parcellation report {finished.study} (" in log
 
 
 def test_each_verb_says_what_it_did(finished):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parcellation.colours import difference, lab, network_colours
+from parcellation.colours import difference, far_apart, lab, network_colours
 
 
 def closest(colours):
@@ -39,3 +39,23 @@ def test_a_thousand_networks_have_a_thousand_colours():
 
 def test_more_networks_keep_the_colours_of_the_first():
     np.testing.assert_array_equal(network_colours(20)[:9], network_colours(9))
+
+
+def test_neighbours_differ_clearly_where_there_are_many():
+    """Three hundred networks on a triangular sheet: the standard order has neighbours that look alike."""
+    wide, count = 20, 300
+    row, column = np.divmod(np.arange(count), wide)
+    step = np.abs(row[:, None] - row), column[:, None] - column
+    beside = (step[0] + np.abs(step[1]) == 1) | ((row[:, None] - row == 1) & (step[1] == 1))
+    beside |= beside.T
+    colours = far_apart(beside)
+    assert len(np.unique(colours, axis=0)) == count
+    assert set(map(tuple, colours)) == set(map(tuple, network_colours(count)))
+    apart = difference(colours[:, None], colours[None])[beside]
+    assert apart.min() > 10
+    usual = network_colours(count)
+    assert difference(usual[:, None], usual[None])[beside].min() < 10
+
+
+def test_the_first_colours_go_to_networks_without_neighbours():
+    np.testing.assert_array_equal(far_apart(np.zeros((3, 3), bool)), network_colours(3))

@@ -1,6 +1,7 @@
 """The root of the derivative says what it is, who is in it, and nothing of when it was made."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pandas
 import pytest
 
 from parcellation import __version__
+from parcellation.config import parse_study
 from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData
 
@@ -84,5 +86,40 @@ def test_the_methods_text_states_the_run():
         assert number in text
     assert "PAVI" in text
     assert "inferred again" not in text
+    assert "Series" not in text
     again = methods_text(**facts, trained_on=16, subjects=9, draws=64, population_of=30)
     assert "inferred again from the 30 subjects of the present cohort" in again
+
+
+def test_the_methods_text_says_what_the_study_sets():
+    facts = dict(region="broca region (left)", vertices=304, space="fsaverage5", targets=1175, networks=2)
+    facts |= dict(trained_on=16, subjects=9, draws=64)
+    plain = parse_study({"name": "a", "data": {"root": "HCP"}}, Path("study.yaml")).resolved()
+    text = methods_text(**facts, settings=plain)
+    assert "Series were taken as they were distributed; runs of fewer than 20 frames were left out" in text
+    assert "freed of the region's mean, centred over targets and scaled to unit length" in text
+    data = {"root": "HCP", "confounds": ["csf", "rot_x"], "band_pass": [0.008, 0.1], "smoothing_fwhm": 4}
+    features = {"remove_region_mean": False, "center": False, "unit_norm": False}
+    study = parse_study({"name": "a", "data": data, "features": features}, Path("study.yaml")).resolved()
+    text = methods_text(**facts, settings=study)
+    assert "regression of csf, rot_x, band-pass filtering at 0.008 to 0.1 Hz and smoothing" in text
+    assert "FWHM 4.0 mm" in text
+    assert "; fingerprints were" not in text
+
+
+@pytest.mark.parametrize(
+    ("confounds", "said"),
+    [
+        ("all", "regression of all confounds of their files"),
+        ("simple", "confounds by the strategy simple"),
+        ({"strategy": ["motion", "wm_csf"]}, "fMRIPrep's confounds (motion, wm_csf)"),
+    ],
+)
+def test_the_methods_text_says_which_confounds(confounds, said):
+    data = {"root": "HCP", "confounds": confounds, "motion_limit": 0.5}
+    study = parse_study({"name": "a", "data": data}, Path("study.yaml")).resolved()
+    text = methods_text(
+        region="r", vertices=1, space="s", targets=1, networks=2, trained_on=1, subjects=1, draws=1, settings=study
+    )
+    assert said in text
+    assert "movements of more than 0.5 mm" in text

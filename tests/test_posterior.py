@@ -11,7 +11,7 @@ from parcellation.family import Family
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Observed
-from parcellation.posterior import Posterior, summarise_labels, tempered_labels
+from parcellation.posterior import Posterior, contrasts, draw_labels, summarise_labels, tempered_labels
 from parcellation.training import Whole, settle_population, warm_start
 from tests.conftest import Drawn, draw_cohort, generator
 
@@ -234,3 +234,37 @@ def test_data_that_are_not_numbers_are_bad_data_of_a_named_subject(posterior, dr
     x[0, 0, 3, 0] = torch.inf
     with pytest.raises(BadData, match="subject s0: the posterior is not finite at vertex"):
         posterior.subject("s0", SESSIONS, Observed(x, observed.mask, observed.covariates), same)
+
+
+def test_labels_are_drawn_with_their_probabilities():
+    probability = torch.tensor([[0.1, 0.9, 0.0], [0.25, 0.25, 0.5]], dtype=torch.float64).expand(4000, 2, 3)
+    drawn = draw_labels(probability, generator(0))
+    assert drawn.dtype == np.uint8
+    share = (drawn[..., None] == np.arange(3)).mean(0)
+    assert np.abs(share - probability[0].numpy()).max() < 4 * math.sqrt(0.25 / 4000)
+    assert np.array_equal(drawn, draw_labels(probability, generator(0)))
+    many = torch.nn.functional.one_hot(torch.tensor([[299, 3]]), 300).double()
+    assert draw_labels(many, generator(1)).tolist() == [[299, 3]]
+
+
+def test_a_subject_s_drawn_labels_have_the_map_s_probabilities(posterior, drawn):
+    answer = Posterior(model_of(drawn), draws=400).subject("x", SESSIONS, drawn.subject(2), same)
+    share = (answer.label_draws[..., None] == np.arange(answer.probability.shape[1])).mean(0)
+    # Labels are drawn given each draw, so a vertex's are independent over draws, with the map's probability on average.
+    assert np.abs(share - answer.probability).max() < 4 * math.sqrt(0.25 / 400)
+
+
+def test_contrasts_of_two_and_of_more():
+    profiles = np.random.default_rng(0).normal(size=(5, 3, 4))
+    np.testing.assert_allclose(contrasts(profiles[:, :2])[:, 0], profiles[:, 0] - profiles[:, 1])
+    against = contrasts(profiles)
+    np.testing.assert_allclose(against[:, 1], profiles[:, 1] - profiles[:, [0, 2]].mean(1))
+
+
+def test_a_contrast_s_interval_is_that_of_the_difference(posterior, drawn):
+    """Two networks that vary together differ less than their own intervals say."""
+    answer = posterior.subject("x", SESSIONS, drawn.subject(2), same)
+    values = posterior.draw("x", SESSIONS, drawn.subject(2))["mu_subject"][:, 0, 0, 0].numpy()
+    difference = values[:, 0] - values[:, [1, 2]].mean(1)
+    np.testing.assert_allclose(answer.contrast_mean[0], difference.mean(0), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(answer.contrast_high[0], np.quantile(difference, 0.95, axis=0), rtol=1e-6, atol=1e-9)

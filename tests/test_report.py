@@ -10,7 +10,8 @@ import pytest
 
 from parcellation.anatomy import Agreement, Match
 from parcellation.derivative import participant
-from parcellation.maps import Frame, named_networks
+from parcellation.label_table import named_networks
+from parcellation.map_files import Frame
 from parcellation.report import ReportContent, profile_bars, render, shown, write_report
 from parcellation.surfaces import Mesh, Targets, Vertices
 from parcellation.verbs.anatomy import Anatomy

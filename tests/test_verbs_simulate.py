@@ -4,6 +4,7 @@ import shutil
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -48,11 +49,14 @@ def test_fingerprints_do_not_depend_on_the_format(formats, one):
 
 
 @pytest.mark.parametrize("one", ["mgz", "gifti"])
-def test_maps_of_hemispheres_are_gifti(formats, one):
+def test_maps_on_fsaverage_are_cifti_and_gifti_whatever_the_data(formats, one):
     command("infer", formats[one])
     results = formats[one].parent / f"{one}-results"
     anat = {path.name for path in (results / "sub-sim01/anat").iterdir()}
     assert anat == {
+        f"sub-sim01_{STEM}_dseg.dlabel.nii",
+        f"sub-sim01_{STEM}_probseg.dscalar.nii",
+        f"sub-sim01_{STEM}_stat-uncertainty_boldmap.dscalar.nii",
         f"sub-sim01_hemi-L_{STEM}_dseg.label.gii",
         f"sub-sim01_{STEM}_dseg.json",
         f"sub-sim01_{STEM}_dseg.tsv",
@@ -65,7 +69,11 @@ def test_maps_of_hemispheres_are_gifti(formats, one):
     keys = labels.darrays[0].data
     assert keys.shape == (10242,)
     assert (keys > 0).sum() == 304
-    assert labels.labeltable.get_labels_as_dict() == {0: "???", 1: "network-01", 2: "network-02"}
+    names = pd.read_csv(results / f"sub-sim01/anat/sub-sim01_{STEM}_dseg.tsv", sep="\t").name
+    assert labels.labeltable.get_labels_as_dict() == {0: "???"} | dict(enumerate(names, 1))
+    cifti = nib.load(results / f"sub-sim01/anat/sub-sim01_{STEM}_dseg.dlabel.nii")
+    left = cifti.header.get_axis(1).name == "CIFTI_STRUCTURE_CORTEX_LEFT"
+    np.testing.assert_array_equal(np.asarray(cifti.dataobj)[0, left], keys[cifti.header.get_axis(1).vertex[left]])
     probability = nib.load(results / f"sub-sim01/anat/sub-sim01_hemi-L_{STEM}_probseg.func.gii")
     values = np.stack([array.data for array in probability.darrays])
     np.testing.assert_allclose(values.sum(0)[keys > 0], 1, atol=1e-6)

@@ -22,8 +22,10 @@ from parcellation.config import Features, Study
 from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData, NothingSelected
 from parcellation.files import unit_lock, whole_file, writable_folder, write_text
+from parcellation.label_table import Networks, named_networks
 from parcellation.manifest import natural
-from parcellation.maps import Cifti, Export, Frame, Gifti, named_networks, write_population, write_subject
+from parcellation.map_files import Cifti, Frame, Gifti
+from parcellation.maps import Export, write_population, write_subject
 from parcellation.model_file import TrainedModel, load_model
 from parcellation.plates import Observed
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
@@ -32,6 +34,7 @@ from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.novelty import Novelty
 from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
+from parcellation.verbs.results import shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
@@ -175,10 +178,12 @@ class Inference:
         return self.posterior.of_population(probability, self.cohort.feature_map.back)
 
     @property
-    def networks(self):
-        """Networks with their colours, and with the study's names for them or else those of the model's own study."""
+    def networks(self) -> Networks:
+        """Networks with their colours; names: the study's, or those of the model's own study, or by orientation."""
         model = self.model.details["study"]["model"]
-        return named_networks(model["networks"], self.study.model.names or model["names"])
+        oriented = self.model.details.get("orientation", {}).get("names")
+        names = self.study.model.names or model["names"] or oriented
+        return named_networks(model["networks"], names, self.model.details.get("colours"))
 
     @property
     def seg(self) -> str:
@@ -187,20 +192,30 @@ class Inference:
         return f"{trained['region']['name']}{trained['model']['networks']}"
 
     def export(self) -> Export:
-        """Where and how maps are written: CIFTI on fs_LR and for CIFTI input, else GIFTI."""
-        frame = Frame(self.ground.brain, self.ground.region)
-        style = Gifti if self._is_gifti() else Cifti
-        provenance = {"Draws": self.study.outputs.draws} | self.origin.provenance()
-        out = self.study.outputs.directory
-        return Export(out, frame, self.networks, self.ground.targets.names, self.seg, style, provenance)
-
-    def _is_gifti(self) -> bool:
-        frame = manifest_of(self.study, self.workspace, Selection())
-        return bool((frame["bold_left"] != "").any() or (frame["bold_right"] != "").any())
+        """Where and how maps are written: as CIFTI, and as GIFTI besides on fsaverage or where the study wants it."""
+        outputs, volume = self.study.outputs, None
+        if outputs.grayordinates == "all":
+            volume = volume_of(manifest_of(self.study, self.workspace, Selection()))
+        frame = Frame(self.ground.brain, self.ground.region, volume)
+        gifti = outputs.gifti or frame.region.mesh.space == "fsaverage"
+        provenance = {"Draws": outputs.draws} | self.origin.provenance()
+        return Export(
+            outputs.directory,
+            frame,
+            self.networks,
+            self.ground.targets.names,
+            self.seg,
+            (Cifti, Gifti) if gifti else (Cifti,),
+            provenance,
+            shown_targets(self.study, self.ground),
+        )
 
     def write_dataset(self, export: Export) -> None:
         """Population maps and the files that make the folder a data set."""
         write_population(export, self.population())
+        write_surfaces(self.study, export)
+        write_sizes(self.study, export, self.known())
+        write_scenes(export, sorted((answer.subject for answer in self.known()), key=natural))
         self.describe()
 
     def describe(self) -> None:
@@ -242,7 +257,7 @@ class Inference:
         region = details["study"]["region"]
         mesh = self.ground.region.mesh
         return methods_text(
-            region=f"{region['name']} ({region['hemisphere']})",
+            region=f"{region['name']} region ({region['hemisphere']})",
             vertices=len(self.ground.region),
             space=mesh.name,
             targets=len(self.ground.targets.names),
@@ -250,6 +265,7 @@ class Inference:
             trained_on=len(details["subjects"]),
             subjects=subjects,
             draws=self.study.outputs.draws,
+            settings=self.study.resolved() | {"features": details["study"]["features"]},
             population_of=self.origin.subjects if self.origin.kind == REINFERRED else None,
         )
 
@@ -282,7 +298,8 @@ def software_versions() -> dict[str, str]:
     return {"parcellation": __version__, "python": platform.python_version()} | {n: version(n) for n in names}
 
 
-ARRAYS = ("probability", "entropy", "mutual_information", "mask", "profile_mean", "profile_low", "profile_high")
+PROFILES = tuple(f"{what}_{part}" for what in ("profile", "contrast") for part in ("mean", "low", "high"))
+ARRAYS = ("probability", "entropy", "mutual_information", "mask", *PROFILES, "label_draws")
 
 
 def write_posterior(path: Path, answer: SubjectPosterior, key: str) -> None:

@@ -26,6 +26,7 @@ from parcellation.plates import Template, template_class
 from parcellation.training import Plan, anchor, fit, settle_population, warm_start
 from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.results import find_colours, find_orientation
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     _check_networks(model)
     model = _calibrate(model, source)
     model = replace(model, novelty=training_reference(model, cohort, source))
+    details["orientation"] = find_orientation(study, ground, model)
+    details["colours"] = find_colours(study, ground, model)
     save_model(workspace.model, model)
     _write_losses(workspace.model / "training_loss.tsv", losses)
     return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
