@@ -1,8 +1,8 @@
 """The best rates of what was searched: python -m pipelines.reproduce.rates build/reproduce/small
 
-Of every method, in every setting of every experiment, the pair of rates with the smallest gap goes to rates.yaml. Of pairs
-that are as good, it is the one whose rows move least: at the largest rates that a data set bears, groups of the next are
-lost for good. All pairs go to search.tsv.
+Of every method, in every setting of every experiment, the pair of rates with the smallest gap goes to rates.yaml. Of
+pairs that are as good, it is the one whose rows move least: at the largest rates that a data set bears, groups of the
+next are lost for good. All pairs go to search.tsv.
 """
 
 import json
@@ -12,7 +12,6 @@ from pathlib import Path
 import yaml
 
 from parcellation.files import write_text
-
 
 AS_GOOD = 0.05  # nats
 
