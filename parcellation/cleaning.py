@@ -4,24 +4,22 @@ Every step acts on each vertex by itself and is linear, so blocks of vertices gi
 mean of cleaned series is the cleaned mean of the series. A censored frame counts nowhere: its value changes no result.
 """
 
-import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 from nilearn.signal import clean
 from scipy.interpolate import CubicSpline
 
+from parcellation.censoring import read_censor, read_motion
 from parcellation.config import Data
-from parcellation.errors import BadData, InputMissing
-from parcellation.timeseries import Bold
+from parcellation.confounds import check_own, read_confounds, read_strategy
+from parcellation.errors import BadData
 
-log = logging.getLogger(__name__)
-
-MISSING = {"", "n/a", "na", "nan"}
-KEEP = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 # sosfiltfilt pads each end of a series by up to 33 frames (band-pass of order 5) and refuses one that is not longer.
 FILTER_FRAMES = 34
 
@@ -99,103 +97,74 @@ def _interpolated(series: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return series
 
 
-def cleaner(settings: Data, bold: Bold, confounds: Path | None) -> Cleaning:
-    """The cleaning that a study asks for, for one run; raises BadData when the run lacks what it takes."""
-    table = None
-    if settings.confounds != "none":
-        if confounds is None:
-            raise BadData(f"{bold.where}: the study asks for confounds and the manifest names no file of them")
-        table = read_confounds(confounds, bold.frames, settings.confounds)
+class Run(Protocol):
+    """What cleaning asks of a run: its files, their names for messages, frames, and repetition time in seconds."""
+
+    paths: tuple[Path, ...]
+    frames: int
+    repetition_time: float
+
+    @property
+    def where(self) -> str:
+        """The file names, as error messages begin."""
+
+
+def cleaner(settings: Data, run: Run, row: Mapping[str, str]) -> tuple[Cleaning, np.ndarray]:
+    """The cleaning that a study asks for, for one run, and which frames are kept, bool, shape (time,).
+
+    row: the run's in the manifest, of which `confounds`, `censor` and `motion` are read as far as the settings ask.
+    Raises BadData when the run lacks what it takes, or a file is another run's by its name or its length, and
+    InputMissing for a file that is not there.
+    """
+    table, kept = _confounds(settings, run, row)
+    if row.get("censor"):
+        kept = kept & read_censor(_own(run, row["censor"]), run.frames)
+    if settings.motion_limit is not None:
+        if not row.get("motion"):
+            raise BadData(f"{run.where}: the study sets motion_limit and the manifest names no file of motion")
+        kept = kept & (read_motion(_own(run, row["motion"]), run.frames) <= settings.motion_limit)
     if settings.band_pass is not None:
-        time, high = bold.repetition_time, settings.band_pass[1]
-        if math.isnan(time):
-            raise BadData(f"{bold.where}: a band-pass needs the repetition time; say it in the manifest's `tr` column")
-        if not high < 0.5 / time:
-            limit = f"its repetition time of {time} s allows less than {0.5 / time:.4g} Hz"
-            raise BadData(f"{bold.where}: the study's band_pass ends at {high} Hz, {limit}")
-    return Cleaning(table, settings.band_pass, settings.detrend, bold.repetition_time)
+        _check_band(run, settings.band_pass[1])
+    return Cleaning(table, settings.band_pass, settings.detrend, run.repetition_time), kept
 
 
-def read_confounds(path: Path, frames: int, columns: str | list[str] = "all") -> pd.DataFrame:
-    """Read a run's confounds, shape (frames, column) float64: TSV, CSV or columns set apart by spaces.
-
-    A first line that holds words is the header; without one the columns are called "1", "2", ... Missing values
-    (`n/a`, `nan`, empty) are allowed in the first row only, as of derivatives, and take the second row's value, which
-    is what `nilearn.interfaces.fmriprep.load_confounds` does.
-
-    Raises InputMissing without a file and BadData for a wrong number of rows, unknown columns, or what is no number.
-    """
-    path = Path(path)
-    rows, header = _table(path)
-    if len(rows) != frames:
-        raise BadData(f"{path}: expected {frames} rows of confounds, one a frame of its run, got {len(rows)}")
-    names = header or [str(number) for number in range(1, len(rows[0]) + 1)]
-    if ragged := [number for number, row in enumerate(rows, 1) if len(row) != len(names)]:
-        raise BadData(
-            f"{path}: expected {len(names)} columns in every row, got {len(rows[ragged[0] - 1])} in {ragged[0]}"
-        )
-    chosen = names if columns == "all" else list(columns)
-    if unknown := [name for name in chosen if name not in names]:
-        raise BadData(f"{path}: has no confounds {', '.join(unknown)}; it has {', '.join(names[:20])}")
-    words = [[row[names.index(name)] for row in rows] for name in chosen]
-    return pd.DataFrame({name: _regressor(path, name, column) for name, column in zip(chosen, words, strict=True)})
+def _own(run: Run, name: str) -> Path:
+    check_own(Path(name), run.paths)
+    return Path(name)
 
 
-def _table(path: Path) -> tuple[list[list[str]], list[str] | None]:
-    """Rows of words of a text table, and its header if it has one."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except FileNotFoundError:
-        raise InputMissing(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadData(f"{path}: cannot be read as a text file: {error}") from error
-    if not lines:
-        raise BadData(f"{path}: an empty file")
-    separator = next((mark for mark in "\t," if mark in lines[0]), None)
-    rows = [[word.strip() for word in line.split(separator)] for line in lines]
-    if any(_number(word) is None for word in rows[0]):
-        return rows[1:], rows[0]
-    return rows, None
+def _confounds(settings: Data, run: Run, row: Mapping[str, str]) -> tuple[pd.DataFrame | None, np.ndarray]:
+    kept = np.ones(run.frames, bool)
+    if settings.confounds == "none":
+        return None, kept
+    if not row.get("confounds"):
+        raise BadData(f"{run.where}: the study asks for confounds and the manifest names no file of them")
+    path = _own(run, row["confounds"])
+    if settings.confounds == "all" or isinstance(settings.confounds, list):
+        return read_confounds(path, run.frames, settings.confounds), kept
+    return read_strategy(path, run.frames, settings.confounds)
 
 
-def _number(word: str) -> float | None:
-    """A number, NaN for a missing one, None for another word."""
-    if word.lower() in MISSING:
-        return math.nan
-    try:
-        return float(word)
-    except ValueError:
-        return None
+def _check_band(run: Run, high: float) -> None:
+    time = run.repetition_time
+    if math.isnan(time):
+        raise BadData(f"{run.where}: a band-pass needs the repetition time; say it in the manifest's `tr` column")
+    if not high < 0.5 / time:
+        limit = f"its repetition time of {time} s allows less than {0.5 / time:.4g} Hz"
+        raise BadData(f"{run.where}: the study's band_pass ends at {high} Hz, {limit}")
 
 
-def _regressor(path: Path, name: str, words: list[str]) -> np.ndarray:
-    """A column of words as float64, its first value filled from the second if it is missing."""
-    numbers = [_number(word) for word in words]
-    if None in numbers:
-        got = words[numbers.index(None)]
-        raise BadData(f"{path}: expected numbers in column {name!r}, got {got!r}")
-    values = np.array(numbers)
-    if len(values) > 1 and np.isnan(values[0]):
-        values[0] = values[1]
-    if not np.isfinite(values).all():
-        where = f"column {name!r}, frame {np.flatnonzero(~np.isfinite(values))[0] + 1}"
-        raise BadData(f"{path}: a missing or infinite value in {where}; only the first frame's may be missing")
-    return values
+def minutes(run: Run, kept: np.ndarray) -> float:
+    """Minutes that count; NaN where the repetition time is not known."""
+    return int(kept.sum()) * run.repetition_time / 60
 
 
-def read_censor(path: Path, frames: int) -> np.ndarray:
-    """Read which frames are kept, bool, shape (frames,): one value a line, 1 or `true` kept, 0 or `false` left out.
-
-    That is AFNI's convention. Because other programs mean the opposite, a header is allowed only if it says `keep`.
-    Raises InputMissing without a file and BadData for a wrong number of lines, another header or other values.
-    """
-    path = Path(path)
-    rows, header = _table(path)
-    words = [word.lower() for row in ([header] if header else []) + rows for word in row]
-    if words[0] == "keep":
-        words = words[1:]
-    if other := [word for word in words if word not in KEEP]:
-        raise BadData(f"{path}: expected 1 (kept) or 0 (left out) a line, under no header or `keep`, got {other[0]!r}")
-    if len(words) != frames:
-        raise BadData(f"{path}: expected {frames} values, one a frame of its run, got {len(words)}")
-    return np.array([KEEP[word] for word in words])
+def check_kept(run: Run, cleaning: Cleaning, kept: np.ndarray, frames: int, least: float = 0) -> None:
+    """Raise BadData when fewer frames are kept than `frames`, cleaning needs, or are `least` minutes."""
+    needed = max(frames, cleaning.frames_needed())
+    if kept.sum() < needed:
+        raise BadData(f"{run.where}: expected at least {needed} frames to keep, got {kept.sum()} of {run.frames}")
+    if least and math.isnan(run.repetition_time):
+        raise BadData(f"{run.where}: minutes need the repetition time; say it in the manifest's `tr` column")
+    if least and minutes(run, kept) < least:
+        raise BadData(f"{run.where}: expected at least {least:g} minutes to keep, got {minutes(run, kept):.2f}")

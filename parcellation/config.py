@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from parcellation.descriptions import usual_cleaning
 from parcellation.errors import InputMissing, UsageError
 
 
@@ -25,25 +26,64 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+Derived = Literal["basic", "derivatives", "power2", "full"]
+
+
+class Confounds(Section):
+    """Confounds out of fMRIPrep's table; every key is the argument of that name of nilearn's `load_confounds`."""
+
+    strategy: list[Literal["motion", "high_pass", "wm_csf", "global_signal", "compcor", "ica_aroma", "scrub"]]
+    motion: Derived = "full"
+    wm_csf: Derived = "basic"
+    global_signal: Derived = "basic"
+    compcor: Literal[
+        "anat_combined", "anat_separated", "temporal", "temporal_anat_combined", "temporal_anat_separated"
+    ] = "anat_combined"
+    n_compcor: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
+    scrub: int = Field(default=5, ge=0, description="frames; a shorter stretch between censored ones is censored")
+    fd_threshold: float = Field(default=0.5, gt=0, description="mm")
+    std_dvars_threshold: float = Field(default=1.5, gt=0)
+
+    @model_validator(mode="after")
+    def _together(self) -> "Confounds":
+        if not self.strategy:
+            raise ValueError("strategy: expected at least one component; for no confounds, say `confounds: none`")
+        if "compcor" in self.strategy and "high_pass" not in self.strategy:
+            raise ValueError("strategy: compcor needs high_pass, with which its components were computed")
+        return self
+
+
 class Data(Section):
     """Where the runs are, and how they are cleaned.
 
-    `layout` is a description in `data_manifest/` (such as `hcp`) of the tree at `root`, or `manifest` for a table.
+    `layout` is a description in `data_manifest/` (such as `hcp`) of the tree at `root`, or `manifest` for a table; of
+    a tree, runs of `tasks` and only these `variants` (first come, first used) are taken, with `*` for any characters.
     `space` names the surface template of files that do not say it themselves (`fsLR` or `fsaverage`); `group` keeps
-    only the manifest rows of that group. Cleaning follows `nilearn.signal.clean`: `band_pass` in Hz; `confounds: all`
-    uses every column of a run's confounds file.
+    only the manifest rows of that group. Cleaning follows `nilearn.signal.clean`: `band_pass` in Hz; `confounds` are
+    all columns of a run's table, some of them, or a strategy of `nilearn.interfaces.fmriprep`. Settings of cleaning
+    that are not given are the layout's.
     """
 
     layout: str = Field(default="hcp", pattern=r"^[a-z0-9][a-z0-9_-]*$")
     root: Path | None = None
     manifest: Path | None = None
+    tasks: list[str] | None = Field(default=None, min_length=1)
+    variants: list[str] | None = Field(default=None, min_length=1)
     space: Literal["fsLR", "fsaverage"] | None = None
     group: str | None = None
-    confounds: Literal["none", "all"] | list[str] = "none"
+    confounds: Literal["none", "all", "simple", "scrubbing", "compcor"] | list[str] | Confounds = "none"
     band_pass: tuple[float, float] | None = None
     detrend: bool = False
+    motion_limit: float | None = Field(default=None, gt=0, description="mm from a frame to the next")
     smoothing_fwhm: float | None = Field(default=None, gt=0, description="along the mesh, in mm")
     minimum_frames: int = Field(default=20, ge=2, description="kept frames below which a run is excluded")
+    minimum_minutes_run: float = Field(default=0, ge=0, description="of kept frames")
+    minimum_minutes_session: float = Field(default=0, ge=0, description="of kept frames")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cleaned_as_usual(cls, content: object) -> object:
+        return usual_cleaning(content.get("layout", "hcp")) | content if isinstance(content, dict) else content
 
     @model_validator(mode="after")
     def _source(self) -> "Data":
@@ -51,6 +91,8 @@ class Data(Section):
             raise ValueError(f"layout {self.layout} needs `root`, the folder that holds the subjects' folders")
         if self.layout == "manifest" and self.manifest is None:
             raise ValueError("layout manifest needs `manifest`, a TSV with the columns subject, session, run, bold")
+        if ignored := [name for name in ("tasks", "variants") if self.layout == "manifest" and getattr(self, name)]:
+            raise ValueError(f"{ignored[0]}: a manifest says itself which files are used; leave this out")
         if self.band_pass is not None and not 0 <= self.band_pass[0] < self.band_pass[1]:
             raise ValueError(f"band_pass: expected low < high in Hz, got {list(self.band_pass)}")
         return self

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from parcellation.cleaning import Cleaning
+from parcellation.cleaning import Cleaning, check_kept
 from parcellation.errors import BadData
 from parcellation.surfaces import Targets, Vertices
 from parcellation.timeseries import Bold
@@ -110,12 +110,10 @@ def _check(bold: Bold, region: Vertices, targets: Targets, cleaning: Cleaning, k
     for mesh in (region.mesh, targets.members.mesh):
         if mesh != bold.vertices.mesh:
             got = bold.vertices.mesh
-            raise BadData(f"{bold.where}: expected a run on {mesh.space} {mesh.counts}, got {got.space} {got.counts}")
+            raise BadData(f"{bold.where}: expected a run on the mesh {mesh.name}, got one on {got.name}")
     if len(kept) != bold.frames:
         raise BadData(f"{bold.where}: expected a censoring of {bold.frames} frames, got one of {len(kept)}")
-    needed = max(minimum, cleaning.frames_needed())
-    if kept.sum() < needed:
-        raise BadData(f"{bold.where}: expected at least {needed} frames to keep, got {kept.sum()} of {bold.frames}")
+    check_kept(bold, cleaning, kept, minimum)
 
 
 def _check_signal(bold: Bold, mask: np.ndarray, target_mask: np.ndarray) -> None:

@@ -1,7 +1,6 @@
 """The cohort as a table, one row a run: read from a TSV or found in a tree, with everything missing or odd listed.
 
     frame, findings = discover(study)        # or read_manifest(path)
-    print(summary(frame, findings))
     write_manifest(frame, path)
 
 A frame always has the columns of `data_manifest/manifest.schema.json`, all text; an empty value is not given.
@@ -15,45 +14,37 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
-import yaml
 
-from parcellation.config import Section, Study
-from parcellation.errors import BadData, InputMissing, NotADataset, NothingSelected, UsageError
+from parcellation.config import Data, Study
+from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.files import whole_file
+from parcellation.findings import PREFIXES, Finding, natural
+from parcellation.layouts import tree_runs
 
 SCHEMA = json.loads(files("data_manifest").joinpath("manifest.schema.json").read_text(encoding="utf-8"))
 COLUMNS = tuple(SCHEMA["properties"])
 PATHS = tuple(name for name, column in SCHEMA["properties"].items() if column.get("format") == "path")
 BOLD = ("bold", "bold_left", "bold_right")
-PREFIXES = {"subject": "sub-", "session": "ses-", "run": "run-"}
 # No scanner takes a minute for a frame; larger numbers are milliseconds.
 LONGEST_REPETITION_TIME = 60.0
-
-
-@dataclass(frozen=True, order=True)
-class Finding:
-    """Something missing, doubled or odd about a subject, a session or a run; `kind` is the same for alike findings."""
-
-    kind: str
-    detail: str
-    subject: str = ""
-    session: str = ""
-    run: str = ""
-
-    def __str__(self) -> str:
-        names = [prefix + getattr(self, name) for name, prefix in PREFIXES.items() if getattr(self, name)]
-        return f"{' '.join(names) or 'data set'}: {self.detail}"
 
 
 def bold_paths(row: Mapping[str, str]) -> tuple[Path, ...]:
     """The files of one run: one CIFTI file, or the left and the right hemisphere's."""
     return tuple(Path(row[name]) for name in BOLD if row[name])
+
+
+def used_paths(row: Mapping[str, str], data: Data | None = None) -> tuple[Path, ...]:
+    """The files of one run that a study with these settings reads; all that are named without settings."""
+    used = {
+        "confounds": data is None or data.confounds != "none",
+        "motion": data is None or data.motion_limit is not None,
+    }
+    return bold_paths(row) + tuple(Path(row[n]) for n in PATHS if n not in BOLD and row[n] and used.get(n, True))
 
 
 def read_manifest(path: Path) -> pd.DataFrame:
@@ -146,11 +137,12 @@ def _absolute(manifest: Path, value: str) -> str:
 
 
 def _doubled(frame: pd.DataFrame, names: list[str]) -> list[str]:
-    """A line for every two rows that are the same run, and every file that is the bold of two."""
+    """A line for every two rows that are the same run, and every file that is the bold, or the motion, of two."""
     places: dict[str, list[str]] = defaultdict(list)
     for name, row in zip(names, frame.to_dict("records"), strict=True):
         places[f"sub-{row['subject']} ses-{row['session']} run-{row['run']}"].append(name)
-        for path in bold_paths(row):
+        # One censor file may serve several runs; what a person did in one run is not what they did in another.
+        for path in (*bold_paths(row), *sorted({row[name] for name in ("confounds", "motion")} - {""})):
             # Two names of one file, through links, are still the same data counted twice.
             places[os.path.realpath(path)].append(name)
     return [f"{', '.join(rows)}: {what} more than once" for what, rows in places.items() if len(rows) > 1]
@@ -175,34 +167,6 @@ def write_manifest(frame: pd.DataFrame, path: Path) -> None:
         csv.writer(file, delimiter="\t", lineterminator="\n").writerows(lines)
 
 
-class Layout(Section):
-    """How a tree of files is read; `data_manifest/hcp.yaml` explains every key by example."""
-
-    layout: str
-    subjects: str
-    runs: str
-    run_file: str
-    session: str
-    not_runs: list[dict[str, str]]
-    preference: list[str]
-    cleaned: str
-    complete: list[dict[str, list[str]]]
-
-
-def load_layout(name: str) -> Layout:
-    """The description called `name` in `data_manifest/`; raises UsageError with the nearest name when there is none."""
-    described = {}
-    for file in files("data_manifest").iterdir():
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) if file.name.endswith(".yaml") else None
-        if isinstance(content, dict) and "layout" in content:
-            described[content["layout"]] = content
-    if name not in described:
-        near = difflib.get_close_matches(name, described, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: manifest, {', '.join(sorted(described))}"
-        raise UsageError(f"data.layout: no layout is called {name!r}; {hint}")
-    return Layout.model_validate(described[name])
-
-
 def discover(study: Study) -> tuple[pd.DataFrame, list[Finding]]:
     """The runs of a study's data, by its layout or its manifest, and what is missing, passed over or odd.
 
@@ -213,8 +177,9 @@ def discover(study: Study) -> tuple[pd.DataFrame, list[Finding]]:
     if study.data.layout == "manifest":
         frame, findings = read_manifest(study.data.manifest), []
     else:
-        frame, findings = _discover_tree(Path(study.data.root), load_layout(study.data.layout))
-        if doubled := _doubled(frame, frame["bold"].tolist()):
+        rows, findings = tree_runs(study.data)
+        frame = pd.DataFrame([dict.fromkeys(COLUMNS, "") | row for row in rows], columns=list(COLUMNS), dtype=object)
+        if doubled := _doubled(frame, [" + ".join(map(str, bold_paths(row))) for row in frame.to_dict("records")]):
             raise BadData("\n".join(f"{study.data.root}: {one}" for one in doubled[:10]))
     if study.data.group is not None:
         there = sorted(set(frame["group"]) - {""})
@@ -223,115 +188,20 @@ def discover(study: Study) -> tuple[pd.DataFrame, list[Finding]]:
             raise NothingSelected(
                 f"data.group: no run is of group {study.data.group!r}; groups: {there or 'none given'}"
             )
-    return frame, sorted(findings + check_files(frame))
+    return frame, sorted(findings + check_files(frame, study.data))
 
 
-def _discover_tree(root: Path, layout: Layout) -> tuple[pd.DataFrame, list[Finding]]:
-    if not root.exists():
-        raise InputMissing(f"{root}: no such folder")
-    if not root.is_dir():
-        raise NotADataset(f"{root}: expected the folder that holds the subjects' folders, got a file")
-    runs, findings = _scan(root, layout)
-    if not runs:
-        inside = (root / layout.subjects.rpartition("/")[2]).exists()
-        hint = f"; this looks like one subject's folder, give {root.parent}" if inside else ""
-        raise NotADataset(f"{root}: not a tree of layout {layout.layout}: no run like {layout.runs} in it{hint}")
-    rows = []
-    for key in sorted(runs, key=lambda names: [natural(name) for name in names]):
-        rows.append(dict.fromkeys(COLUMNS, "") | dict(zip(PREFIXES, key, strict=True)))
-        rows[-1]["bold"] = os.path.abspath(root / runs[key][0].path)
-    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
-    findings += _variant_findings(runs, layout) + _incomplete(frame, layout) + _without_runs(root, layout)
-    return frame, findings
+def check_files(frame: pd.DataFrame, data: Data | None = None) -> list[Finding]:
+    """A finding for each file of a frame that is not there or holds no data; no file is read beyond its first line.
 
-
-def natural(name: str) -> tuple:
-    """Sort key by which 2 comes before 10 and names of equal numbers keep one order."""
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name)), name
-
-
-class _Variant(NamedTuple):
-    """One file of a run: its path relative to the root, and the part of its name that says how it was processed."""
-
-    path: str
-    variant: str
-
-
-_Runs = dict[tuple[str, str, str], list[_Variant]]
-
-
-def _scan(root: Path, layout: Layout) -> tuple[_Runs, list[Finding]]:
-    """Every run of a tree with its variants, best first; files that look like runs and are none are findings."""
-    pattern = re.compile(layout.run_file, re.VERBOSE)
-    runs, findings = defaultdict(list), []
-    for path in sorted(root.glob(layout.runs)):
-        name = path.relative_to(root).as_posix()
-        match = pattern.fullmatch(name)
-        if match is None:
-            reasons = [one["reason"] for one in layout.not_runs if re.fullmatch(one["pattern"], name)]
-            findings.append(Finding("not a run", f"{name}: {(reasons or ['not named like a run'])[0]}"))
-            continue
-        groups = {key: value or "" for key, value in match.groupdict().items()}
-        key = (groups["subject"], layout.session.format(**groups), groups["run"])
-        runs[key].append(_Variant(name, groups["variant"]))
-    for variants in runs.values():
-        variants.sort(key=lambda one: (_rank(one.variant, layout), one))
-    return dict(runs), findings
-
-
-def _rank(variant: str, layout: Layout) -> int:
-    return next((i for i, p in enumerate(layout.preference) if re.fullmatch(p, variant)), len(layout.preference))
-
-
-def _variant_findings(runs: _Runs, layout: Layout) -> list[Finding]:
-    """Variants passed over, and runs that were processed otherwise than most or not cleaned."""
-    used = [variants[0].variant for variants in runs.values()]
-    most = max(sorted(set(used)), key=used.count)
-    findings = []
-    for key, (best, *others) in runs.items():
-        name = Path(best.path).name
-        findings += [Finding("variant passed over", f"{one.path}; used: {name}", *key) for one in others]
-        if best.variant != most:
-            findings.append(Finding("processed otherwise", f"{name}; most runs are Atlas{most}", *key))
-        if not re.fullmatch(layout.cleaned, best.variant):
-            findings.append(Finding("not cleaned", f"{name}: set data.confounds, or use a cleaned variant", *key))
-    return findings
-
-
-def _incomplete(frame: pd.DataFrame, layout: Layout) -> list[Finding]:
-    findings = []
-    for subject, rows in frame.groupby("subject"):
-        there = set(zip(rows["session"], rows["run"], strict=True))
-        for whole in layout.complete:
-            wanted = {session: {(session, run) for run in names} for session, names in whole.items()}
-            if not there & set().union(*wanted.values()):
-                continue
-            for session, names in wanted.items():
-                if not names & there:
-                    findings.append(Finding("missing session", "no run of it", str(subject), session))
-                    continue
-                findings += [Finding("missing run", "not there", str(subject), *one) for one in names - there]
-    return findings
-
-
-def _without_runs(root: Path, layout: Layout) -> list[Finding]:
-    """Folders of subjects in which no run was found, and folders that may not be looked into."""
-    folders = {path.relative_to(root).parts[0] for path in root.glob(layout.subjects)}
-    used = {path.relative_to(root).parts[0] for path in root.glob(layout.runs)}
-    findings = [Finding("no run", f"{name}: a subject's folder without any run") for name in folders - used]
-    closed = [path for path in root.iterdir() if path.is_dir() and not os.access(path, os.R_OK | os.X_OK)]
-    return findings + [Finding("unreadable", f"{path.name}: no permission to look into this folder") for path in closed]
-
-
-def check_files(frame: pd.DataFrame) -> list[Finding]:
-    """A finding for each file of a frame that is not there or holds no data; no file is read beyond its first line."""
+    data: the settings of a study, for which only the files that it reads are checked.
+    """
     findings = []
     for row in frame.to_dict("records"):
-        for name in PATHS:
-            fault = _file_fault(Path(row[name])) if row[name] else None
-            if fault:
+        for path in dict.fromkeys(used_paths(row, data)):
+            if fault := _file_fault(path):
                 key = (row["subject"], row["session"], row["run"])
-                findings.append(Finding("unreadable", f"{row[name]}: {fault}", *key))
+                findings.append(Finding("unreadable", f"{path}: {fault}", *key))
     return findings
 
 
@@ -370,18 +240,3 @@ def select(frame: pd.DataFrame, participants: list[str] | None, sessions: list[s
     if frame.empty:
         raise NothingSelected(f"no run is of subjects {participants or 'any'} and sessions {sessions or 'any'}")
     return frame.reset_index(drop=True)
-
-
-def summary(frame: pd.DataFrame, findings: list[Finding], examples: int = 3) -> str:
-    """A few lines to print: how much there is, and for every kind of finding its number and first examples."""
-    sessions = frame[["subject", "session"]].drop_duplicates()
-    counts = ((frame["subject"].nunique(), "subject"), (len(sessions), "session"), (len(frame), "run"))
-    lines = [", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)]
-    kinds: dict[str, list[Finding]] = defaultdict(list)
-    for finding in sorted(findings):
-        kinds[finding.kind].append(finding)
-    for kind, alike in kinds.items():
-        lines.append(f"{kind}: {len(alike)}")
-        lines += [f"  {finding}" for finding in alike[:examples]]
-        lines += [f"  and {len(alike) - examples} more"] if len(alike) > examples else []
-    return "\n".join(lines)

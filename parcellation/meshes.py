@@ -2,7 +2,8 @@
 
 import importlib.util
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +68,12 @@ def mesh_of(counts: tuple[int | None, int | None], space: str | None, where: obj
     if space is None:
         log.info("%s: %d vertices a hemisphere are taken for the mesh %s", where, count, mesh.name)
     return mesh
+
+
+def named_space(paths: Iterable[Path | None]) -> str | None:
+    """The space that BIDS names of a run's files say (`_space-fsaverage5_`), None where they say none or several."""
+    found = {space[1] for path in paths if path for space in re.finditer(r"_space-(fsLR|fsaverage)[3-6]?_", path.name)}
+    return found.pop() if len(found) == 1 else None
 
 
 class Surface(NamedTuple):

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from parcellation.cleaning import Cleaning, read_confounds
+from parcellation.cleaning import Cleaning
 from parcellation.config import Data, Study
+from parcellation.confounds import read_confounds
 from parcellation.errors import BadData, InputMissing
 from parcellation.meshes import geometry, neighbours
 from parcellation.simulation import SimulationConfig, bands

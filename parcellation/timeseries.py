@@ -25,7 +25,7 @@ from nibabel.freesurfer.mghformat import MGHHeader
 from nibabel.openers import ImageOpener
 
 from parcellation.errors import BadData, InputMissing
-from parcellation.meshes import mesh_of
+from parcellation.meshes import mesh_of, named_space
 from parcellation.surfaces import Vertices
 
 log = logging.getLogger(__name__)
@@ -94,9 +94,11 @@ class Bold:
 def open_bold(paths: tuple[Path | None, ...], space: str | None = None, repetition_time: float | None = None) -> Bold:
     """Open a run: one CIFTI-2 dtseries, or the left and the right file (MGH, MGZ, GIFTI; one of the two may be None).
 
-    space: template of files that do not say it; repetition_time: seconds, in place of the file's own.
+    space: template of files that do not say it, neither inside nor by their BIDS name; repetition_time: seconds, in
+    place of the file's own.
     Raises InputMissing for a file that is not there and BadData, saying what it is instead, for any other kind.
     """
+    space = space or named_space(Path(path) for path in paths if path)
     if len(paths) == 1:
         bold = _open_cifti(Path(paths[0]), space)
     elif len(paths) == 2 and any(paths):

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from nilearn.signal import clean
 
-from parcellation.cleaning import Cleaning, cleaner, read_censor, read_confounds
+from parcellation.cleaning import Cleaning, check_kept, cleaner, minutes
 from parcellation.config import Data
-from parcellation.errors import BadData, InputMissing
+from parcellation.errors import BadData
 from parcellation.surfaces import Mesh, Vertices
 from parcellation.timeseries import Bold
-from tests.shared_data import BRAINSPACE, needs_brainspace
+from tests.fmriprep_tables import fmriprep_table
 
 FRAMES = 120
 RNG = np.random.default_rng(0)
@@ -116,104 +116,68 @@ def bold():
 def test_a_study_chooses_the_cleaning(bold, tmp_path):
     CONFOUNDS.to_csv(tmp_path / "c.tsv", sep="\t", index=False)
     settings = Data(root=tmp_path, confounds=["d", "b"], band_pass=(0.01, 0.1), detrend=True)
-    cleaning = cleaner(settings, bold, tmp_path / "c.tsv")
+    cleaning, kept = cleaner(settings, bold, {"confounds": str(tmp_path / "c.tsv")})
     assert list(cleaning.confounds) == ["d", "b"]
     assert (cleaning.band_pass, cleaning.detrend, cleaning.repetition_time) == ((0.01, 0.1), True, 2.0)
-    assert cleaner(Data(root=tmp_path), bold, tmp_path / "absent.tsv").confounds is None
+    assert kept.all()
+    cleaning, _ = cleaner(Data(root=tmp_path), bold, {"confounds": str(tmp_path / "absent.tsv")})
+    assert cleaning.confounds is None
+
+
+def test_frames_count_that_nothing_censors(bold, tmp_path):
+    """The user's file, the limit on motion and the strategy's own censoring act together."""
+    row = {name: str(tmp_path / f"{name}.tsv") for name in ("confounds", "censor", "motion")}
+    Path(row["censor"]).write_text("".join(f"{frame != 3:d}\n" for frame in range(FRAMES)))
+    Path(row["motion"]).write_text("".join(f"{0.3 * (frame in (3, 7))}\n" for frame in range(FRAMES)))
+    table = fmriprep_table(FRAMES)
+    table.loc[50, "framewise_displacement"] = 9
+    table.to_csv(row["confounds"], sep="\t", index=False, na_rep="n/a")
+    settings = {"root": tmp_path, "motion_limit": 0.2, "confounds": {"strategy": ["motion", "scrub"], "scrub": 0}}
+    _, kept = cleaner(Data(**settings), bold, row)
+    assert np.flatnonzero(~kept).tolist() == [3, 7, 50]
+    _, kept = cleaner(Data(**settings | {"motion_limit": 0.3, "confounds": "none"}), bold, row)
+    assert np.flatnonzero(~kept).tolist() == [3]
+    with pytest.raises(BadData, match="no file of motion"):
+        cleaner(Data(**settings), bold, row | {"motion": ""})
+
+
+@pytest.mark.parametrize("column", ["confounds", "censor", "motion"])
+def test_a_file_of_another_run_is_refused_by_its_name(bold, tmp_path, column):
+    """PennLINC/xcp_d#1062, in a manifest written by hand: of the right length, and of another run."""
+    run = dataclasses.replace(bold, paths=(tmp_path / "sub-01_task-rest_run-2_space-fsLR_den-91k_bold.dtseries.nii",))
+    own, other = (tmp_path / f"sub-01_task-rest_run-{number}_desc-confounds_timeseries.tsv" for number in (2, 1))
+    for path in (own, other):
+        path.write_text("1\n" * FRAMES)
+    settings = Data(root=tmp_path, confounds="all", motion_limit=2)
+    row = dict.fromkeys(("confounds", "censor", "motion"), str(own))
+    assert cleaner(settings, run, row)[1].all()
+    with pytest.raises(BadData, match="run-1, and the run is of run-2: another run's file"):
+        cleaner(settings, run, row | {column: str(other)})
 
 
 def test_what_a_study_cannot_have(bold, tmp_path):
     with pytest.raises(BadData, match="no file of them"):
-        cleaner(Data(root=tmp_path, confounds="all"), bold, None)
+        cleaner(Data(root=tmp_path, confounds="all"), bold, {})
     with pytest.raises(BadData, match=r"ends at 0.25 Hz.*less than 0.25 Hz"):
-        cleaner(Data(root=tmp_path, band_pass=(0.01, 0.25)), bold, None)
+        cleaner(Data(root=tmp_path, band_pass=(0.01, 0.25)), bold, {})
     unknown = dataclasses.replace(bold, repetition_time=math.nan)
     with pytest.raises(BadData, match="`tr` column"):
-        cleaner(Data(root=tmp_path, band_pass=(0.01, 0.1)), unknown, None)
+        cleaner(Data(root=tmp_path, band_pass=(0.01, 0.1)), unknown, {})
 
 
-# --- confounds ---
-
-
-@pytest.mark.parametrize("separator", ["\t", ",", " ", ", "])
-@pytest.mark.parametrize("header", [True, False])
-def test_confounds_with_and_without_header(tmp_path, separator, header):
-    path = tmp_path / "c.txt"
-    lines = [separator.join(f"{value:.17g}" for value in row) for row in CONFOUNDS.to_numpy()]
-    path.write_text("\n".join(([separator.join("abcd")] if header else []) + lines) + "\n\n")
-    table = read_confounds(path, FRAMES)
-    assert list(table) == (list("abcd") if header else ["1", "2", "3", "4"])
-    np.testing.assert_array_equal(table.to_numpy(), CONFOUNDS.to_numpy())
-
-
-def test_first_values_of_derivatives_are_the_second_ones(tmp_path):
-    path = tmp_path / "c.tsv"
-    path.write_text("x\tx_derivative1\n1\tn/a\n2\t5\n3\t6\n")
-    np.testing.assert_array_equal(read_confounds(path, 3).to_numpy(), [[1, 5], [2, 5], [3, 6]])
-    path.write_text("x\tx_derivative1\n1\tn/a\n2\tn/a\n3\t6\n")
-    with pytest.raises(BadData, match="'x_derivative1', frame 1"):
-        read_confounds(path, 3)
-    assert read_confounds(path, 3, ["x"]).shape == (3, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "columns", "words"),
-    [
-        ("a\tb\n1\t2\n", "all", "expected 3 rows.*got 1"),
-        ("a\tb\n1\t2\n1\t2\n1\n", "all", "expected 2 columns in every row, got 1 in 3"),
-        ("a\tb\n1\t2\n1\tx\n1\t2\n", "all", "numbers in column 'b'"),
-        ("a\tb\n1\t2\n1\tinf\n1\t2\n", "all", "column 'b', frame 2"),
-        ("a\tb\n1\t2\n1\t2\n1\t2\n", ["a", "z"], "no confounds z; it has a, b"),
-        ("", "all", "empty"),
-    ],
-)
-def test_confounds_that_do_not_fit(tmp_path, text, columns, words):
-    (tmp_path / "c.tsv").write_text(text)
-    with pytest.raises(BadData, match=words):
-        read_confounds(tmp_path / "c.tsv", 3, columns)
-
-
-def test_confounds_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputMissing):
-        read_confounds(tmp_path / "c.tsv", 3)
-    (tmp_path / "c.tsv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadData, match="text file"):
-        read_confounds(tmp_path / "c.tsv", 3)
-
-
-# --- censoring ---
-
-
-@pytest.mark.parametrize(
-    "text", ["1\n0\n1\n", "keep\n1\n0\n1", "true\nFalse\nTRUE", "1 0 1", "1.0\n0.0\n1.0\n", "1,0,1"]
-)
-def test_one_is_kept(tmp_path, text):
-    (tmp_path / "c.txt").write_text(text)
-    assert read_censor(tmp_path / "c.txt", 3).tolist() == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("1\n0\n", "expected 3 values.*got 2"),
-        ("outlier\n1\n0\n1\n", "got 'outlier'"),
-        ("1\n2\n0\n", "got '2'"),
-        ("", "empty"),
-    ],
-)
-def test_censoring_that_does_not_fit(tmp_path, text, words):
-    (tmp_path / "c.txt").write_text(text)
-    with pytest.raises(BadData, match=words):
-        read_censor(tmp_path / "c.txt", 3)
-    with pytest.raises(InputMissing):
-        read_censor(tmp_path / "absent.txt", 3)
-
-
-@needs_brainspace
-def test_confounds_of_the_real_run():
-    path = BRAINSPACE / "sub-010188_ses-02_task-rest_acq-AP_run-01_confounds.txt"
-    table = read_confounds(path, 652)
-    assert table.shape == (652, 29)
-    np.testing.assert_array_equal(table.to_numpy(), np.loadtxt(path))
-    with pytest.raises(BadData, match=r"expected 163 rows.*got 652"):
-        read_confounds(path, 163)
+@pytest.mark.parametrize("frames", [1, 2, 3, 5, FRAMES])
+def test_too_few_frames_or_minutes_are_an_error(bold, frames):
+    """PennLINC/xcp_d#1047, nipreps/mriqc#1090: 1, 2 or 5 frames, and 3 left after censoring."""
+    kept = np.arange(FRAMES) < frames
+    assert minutes(bold, kept) == pytest.approx(frames * 2.0 / 60)
+    if frames < 20:
+        with pytest.raises(BadData, match=f"at least 20 frames to keep, got {frames} of {FRAMES}"):
+            check_kept(bold, Cleaning(), kept, 20)
+    else:
+        check_kept(bold, Cleaning(), kept, 20, least=4.0)
+        with pytest.raises(BadData, match=r"at least 4.1 minutes to keep, got 4.00"):
+            check_kept(bold, Cleaning(), kept, 20, least=4.1)
+    unknown = dataclasses.replace(bold, repetition_time=math.nan)
+    with pytest.raises(BadData, match="minutes need the repetition time"):
+        check_kept(unknown, Cleaning(), ALL, 20, least=1)
+    assert math.isnan(minutes(unknown, ALL))

@@ -200,3 +200,21 @@ def test_any_content_is_a_study_or_a_usage_error(content):
 def test_any_unknown_key_is_named_with_its_section(key, section):
     if key not in Study.model_fields[section].annotation.model_fields:
         assert f"{section}.{key}: unknown key; " in refused(study_with(**{section: {key: 1}}))
+
+
+@pytest.mark.parametrize("key", ["tasks", "variants"])
+def test_a_choice_of_files_is_refused_where_it_would_do_nothing(key):
+    message = refused({"name": "s", "data": {"layout": "manifest", "manifest": "m.tsv", key: ["rest"]}})
+    assert f"{key}: a manifest says itself which files are used" in message
+    assert "at least 1 item" in refused({"name": "s", "data": {"root": "x", key: []}})
+
+
+def test_cleaning_that_is_not_said_is_the_layouts():
+    def data(**said):
+        return parse_study({"name": "s", "data": {"root": "x", **said}}, Path("/s/study.yaml")).data
+
+    assert (data().confounds, data(layout="fmriprep").confounds) == ("none", "simple")
+    assert data(layout="fmriprep", confounds="all").band_pass == (0.008, 0.1)
+    assert data(layout="fmriprep", band_pass=None).band_pass is None
+    again = data(**data(layout="fmriprep", confounds="none").model_dump(mode="json"))
+    assert again.confounds == "none"

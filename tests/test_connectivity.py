@@ -8,7 +8,8 @@ from nilearn.signal import clean
 from scipy import sparse
 
 from parcellation import connectivity
-from parcellation.cleaning import Cleaning, read_confounds
+from parcellation.cleaning import Cleaning
+from parcellation.confounds import read_confounds
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
 from parcellation.errors import BadData
 from parcellation.surfaces import Mesh, Targets, Vertices
@@ -256,7 +257,7 @@ def test_runs_that_are_excluded_say_why(series):
         )
     with pytest.raises(BadData, match="censoring of 90 frames, got one of 89"):
         fingerprints(bold, region, targets, PLAIN, KEPT[1:])
-    with pytest.raises(BadData, match=r"expected a run on fsaverage \(642, 642\), got fsLR"):
+    with pytest.raises(BadData, match="expected a run on the mesh fsaverage_den-642, got one on fsLR_den-5k"):
         fingerprints(bold, vertices(REGION, mesh=Mesh("fsaverage", (642, 642))), targets, PLAIN)
     with pytest.raises(BadData, match="signal in the vertices of the region, got none in any of 2"):
         fingerprints(bold, vertices([300, 301]), targets, PLAIN)

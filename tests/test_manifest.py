@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,19 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parcellation.config import parse_study
-from parcellation.errors import BadData, InputMissing, NotADataset, NothingSelected, UsageError
+from parcellation.config import Data, parse_study
+from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.manifest import (
     COLUMNS,
     Finding,
     bold_paths,
     check_files,
     discover,
-    load_layout,
-    natural,
     read_manifest,
     select,
-    summary,
+    used_paths,
     write_manifest,
 )
 
@@ -147,6 +144,32 @@ def test_doubled_rows_and_doubled_files_name_their_lines(tmp_path):
     assert f"line 2, line 6: {tmp_path.resolve() / 'a.nii'} more than once" in message
 
 
+@pytest.mark.parametrize("column", ["confounds", "motion"])
+def test_what_one_run_is_cleaned_with_is_not_another_runs_too(tmp_path, column):
+    """PennLINC/xcp_d#1062, in a table: which of the two it belongs to, nobody can know."""
+    rows = ("1\t1\tA\ta.nii\tx.tsv", "1\t1\tB\tb.nii\tx.tsv")
+    message = refused(table(tmp_path, *rows, header=f"{HEADER}\t{column}"))
+    assert f"line 2, line 3: {tmp_path.resolve() / 'x.tsv'} more than once" in message
+    # The first frames of every run may be left out by one file.
+    assert len(read_manifest(table(tmp_path, *rows, header=f"{HEADER}\tcensor"))) == 2
+    both = table(tmp_path, "1\t1\tA\ta.nii\tx.tsv\tx.tsv", header=f"{HEADER}\tconfounds\tmotion")
+    assert len(read_manifest(both)) == 1
+
+
+def test_only_files_that_a_study_reads_are_looked_at(tmp_path):
+    row = dict.fromkeys(COLUMNS, "") | {name: f"/{name}" for name in ("bold", "confounds", "censor", "motion")}
+    assert used_paths(row) == tuple(Path(f"/{name}") for name in ("bold", "confounds", "censor", "motion"))
+    for said, names in [
+        ({}, ("bold", "censor")),
+        ({"confounds": "all"}, ("bold", "confounds", "censor")),
+        ({"motion_limit": 0.2}, ("bold", "censor", "motion")),
+    ]:
+        data = Data(layout="manifest", manifest="m.tsv", **said)
+        assert used_paths(row, data) == tuple(Path(f"/{name}") for name in names)
+        missing = check_files(frame_of(row | {"subject": "1", "session": "1", "run": "1"}), data)
+        assert len(missing) == len(names)
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "720", "0,72", "2 s", "1_0", "1e400"])
 def test_a_repetition_time_is_positive_seconds(tmp_path, value):
     message = refused(table(tmp_path, f"1\t1\t1\ta.nii\t{value}", header=HEADER + "\ttr"))
@@ -208,9 +231,8 @@ row = st.fixed_dictionaries(
     {"subject": name, "session": name, "run": name, "bold": odd_path, "confounds": st.just("") | odd_path},
     optional={"group": st.text("aZ09 'é\",", max_size=5), "tr": st.sampled_from(["0.72", "2", ""])},
 )
-rows = st.lists(
-    row, min_size=1, max_size=5, unique_by=(lambda r: (r["subject"], r["session"], r["run"]), lambda r: r["bold"])
-)
+names_apart = (lambda r: (r["subject"], r["session"], r["run"]), lambda r: r["bold"])
+rows = st.lists(row, min_size=1, max_size=5, unique_by=names_apart)
 
 
 @settings(
@@ -219,7 +241,11 @@ rows = st.lists(
 @given(rows)
 def test_writing_and_reading_gives_the_same_table(tmp_path, content):
     here = tmp_path.resolve()
-    absolute = [r | {n: str(here / "data" / r[n]) if r[n] else "" for n in ("bold", "confounds")} for r in content]
+    # Folders of their own: one file of confounds is never two runs'.
+    absolute = [
+        r | {n: str(here / n / f"{i}" / r[n]) if r[n] else "" for n in ("bold", "confounds")}
+        for i, r in enumerate(content)
+    ]
     frame = frame_of(*absolute)
     write_manifest(frame, tmp_path / "deep" / "m.tsv")
     pd.testing.assert_frame_equal(read_manifest(tmp_path / "deep" / "m.tsv"), frame)
@@ -241,171 +267,7 @@ def test_a_value_that_no_table_can_hold_leaves_the_old_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m.tsv"]
 
 
-# A tree
-
-
-def test_a_whole_young_adult_subject_is_two_sessions_of_two_runs(tmp_path):
-    whole_subject(tmp_path, "100307")
-    frame, findings = discover(study_of(tmp_path))
-    keys = list(zip(frame["subject"], frame["session"], frame["run"], strict=True))
-    assert keys == [("100307", s, r) for s in "12" for r in ("LR", "RL")]
-    assert frame.loc[0, "bold"].endswith("/rfMRI_REST1_LR/rfMRI_REST1_LR_Atlas_MSMAll_hp2000_clean.dtseries.nii")
-    assert Path(frame.loc[0, "bold"]).is_absolute()
-    assert findings == []
-
-
-def test_names_of_subjects_keep_zeros_and_are_in_their_natural_order(tmp_path):
-    for subject in ("10", "9", "007"):
-        whole_subject(tmp_path, subject)
-    assert discover(study_of(tmp_path))[0]["subject"].unique().tolist() == ["007", "9", "10"]
-
-
-def test_sessions_at_7t_have_names_of_their_own(tmp_path):
-    whole_subject(tmp_path, "100610")
-    for number, phase in zip("1234", ("PA", "AP", "PA", "AP"), strict=True):
-        add_run(tmp_path, "100610", f"rfMRI_REST{number}_7T_{phase}")
-    frame, findings = discover(study_of(tmp_path))
-    assert frame["session"].unique().tolist() == ["1", "2", "7T1", "7T2", "7T3", "7T4"]
-    assert findings == []
-
-
-def test_lifespan_folders_and_visits(tmp_path):
-    for visit in ("V1", "V2"):
-        for number in "12":
-            for phase in ("AP", "PA"):
-                add_run(tmp_path, f"HCA6002236_{visit}_MR", f"rfMRI_REST{number}_{phase}", "_MSMAll_hp0_clean")
-    frame, findings = discover(study_of(tmp_path))
-    assert frame["subject"].unique().tolist() == ["HCA6002236"]
-    assert frame["session"].unique().tolist() == ["1", "2", "V21", "V22"]
-    assert len(frame) == 8
-    assert findings == []
-
-
-def test_what_is_no_run_is_listed_with_the_reason(tmp_path):
-    whole_subject(tmp_path, "1")
-    add_run(tmp_path, "1", "rfMRI_REST")
-    add_run(tmp_path, "1", "rfMRI_REST1_LR", "_hp_preclean")
-    add_run(tmp_path, "1", "rfMRI_REST1_LR", "_1.6mm_MSMAll_hp2000_clean")
-    frame, findings = discover(study_of(tmp_path))
-    assert len(frame) == 4
-    assert kinds(findings) == {"not a run": 3}
-    assert {one.detail.split(": ")[1] for one in findings} == {
-        "several runs of one subject in one file",
-        "not named like a run",
-        "a copy on the 59k mesh",
-    }
-
-
-ORDER = [
-    "_MSMAll_hp2000_clean",
-    "_MSMAll_hp0_clean",
-    "_MSMAll_hp2000_clean_rclean_tclean",
-    "_MSMAll_hp2000_clean_rclean",
-    "_hp2000_clean",
-    "_hp0_clean",
-    "_hp2000_clean_tclean",
-    "_MSMAll",
-    "",
-]
-
-
-@pytest.mark.parametrize("first", range(len(ORDER)))
-def test_the_best_variant_there_is_used_and_the_others_are_listed(tmp_path, first):
-    for variant in ORDER[first:]:
-        add_run(tmp_path, "1", "rfMRI_REST1_LR", variant)
-    frame, findings = discover(study_of(tmp_path))
-    assert Path(frame.loc[0, "bold"]).name == f"rfMRI_REST1_LR_Atlas{ORDER[first]}.dtseries.nii"
-    passed = [one for one in findings if one.kind == "variant passed over"]
-    assert len(passed) == len(ORDER) - first - 1
-    assert kinds(findings).get("not cleaned", 0) == ("clean" not in ORDER[first])
-
-
-def test_a_run_processed_otherwise_than_most_is_listed(tmp_path):
-    whole_subject(tmp_path, "1")
-    whole_subject(tmp_path, "2")
-    odd = tmp_path / "2/MNINonLinear/Results/rfMRI_REST2_LR"
-    next(odd.iterdir()).rename(odd / "rfMRI_REST2_LR_Atlas_hp2000_clean.dtseries.nii")
-    (finding,) = discover(study_of(tmp_path))[1]
-    assert (finding.kind, finding.subject, finding.session, finding.run) == ("processed otherwise", "2", "2", "LR")
-
-
-def test_missing_runs_sessions_and_subjects_are_listed(tmp_path):
-    for subject in "123":
-        whole_subject(tmp_path, subject)
-    for path in tmp_path.glob("2/MNINonLinear/Results/rfMRI_REST2_*/*"):
-        path.unlink()
-    next(tmp_path.glob("3/MNINonLinear/Results/rfMRI_REST1_RL/*")).unlink()
-    (tmp_path / "4" / "MNINonLinear").mkdir(parents=True)
-    frame, findings = discover(study_of(tmp_path))
-    assert len(frame) == 9
-    assert [str(one) for one in findings] == [
-        "sub-3 ses-1 run-RL: not there",
-        "sub-2 ses-2: no run of it",
-        "data set: 4: a subject's folder without any run",
-    ]
-
-
-def test_files_without_data_stay_in_the_table_and_are_listed(tmp_path):
-    whole_subject(tmp_path, "1")
-    add_run(tmp_path, "1", "rfMRI_REST1_LR", content=b"")
-    add_run(tmp_path, "1", "rfMRI_REST1_RL", content=b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    link = add_run(tmp_path, "1", "rfMRI_REST2_LR")
-    link.unlink()
-    link.symlink_to("../nowhere")
-    frame, findings = discover(study_of(tmp_path))
-    assert len(frame) == 4
-    assert kinds(findings) == {"unreadable": 3}
-    assert [re.search("empty|git lfs pull|datalad get", one.detail)[0] for one in findings] == [
-        "empty",
-        "git lfs pull",
-        "datalad get",
-    ]
-
-
-def test_folders_that_are_no_tree(tmp_path):
-    with pytest.raises(NotADataset, match="not a tree of layout hcp"):
-        discover(study_of(tmp_path))
-    with pytest.raises(InputMissing, match="no such folder"):
-        discover(study_of(tmp_path / "none"))
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADataset, match="got a file"):
-        discover(study_of(tmp_path / "file"))
-    whole_subject(tmp_path, "1")
-    with pytest.raises(NotADataset, match=re.escape(f"give {tmp_path}")):
-        discover(study_of(tmp_path / "1"))
-
-
-def test_another_layout_is_named_or_refused(tmp_path):
-    assert load_layout("hcp").layout == "hcp"
-    with pytest.raises(UsageError, match="did you mean 'hcp'"):
-        discover(study_of(tmp_path, layout="hpc"))
-
-
-def test_one_more_description_is_one_more_layout(tmp_path, monkeypatch):
-    (tmp_path / "mine.yaml").write_text(r"""
-layout: mine
-subjects: "sub-*"
-runs: "sub-*/ses-*/*_bold.dtseries.nii"
-run_file: |
-  sub-(?P<subject>[a-z0-9]+) /ses-(?P<day>[0-9]+) /sub-(?P=subject)_ses-(?P=day)_run-(?P<run>[0-9]+)
-  (?P<variant>(?:_desc-[a-z]+)?) _bold[.]dtseries[.]nii
-session: "day{day}"
-not_runs: []
-preference: [_desc-denoised, .*]
-cleaned: _desc-denoised
-complete: []
-""")
-    monkeypatch.setattr("parcellation.manifest.files", lambda _: tmp_path)
-    root = tmp_path / "tree"
-    for name in ("sub-a/ses-01/sub-a_ses-01_run-2_bold", "sub-a/ses-01/sub-a_ses-01_run-2_desc-denoised_bold"):
-        path = root / f"{name}.dtseries.nii"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"data")
-    (root / "sub-b").mkdir()
-    frame, findings = discover(study_of(root, layout="mine"))
-    assert frame.loc[0, ["subject", "session", "run"]].tolist() == ["a", "day01", "2"]
-    assert frame.loc[0, "bold"].endswith("run-2_desc-denoised_bold.dtseries.nii")
-    assert kinds(findings) == {"no run": 1, "variant passed over": 1}
+# A study's data
 
 
 def test_a_manifest_is_discovered_as_it_is_with_its_files_checked(tmp_path):
@@ -453,20 +315,3 @@ def test_unknown_names_are_named_and_nothing_is_nobody(cohort):
         select(cohort, None, ["ses-2"])
     with pytest.raises(NothingSelected, match="no run is of subjects"):
         select(cohort, ["10"], ["pre"])
-
-
-def test_the_summary_counts_and_gives_examples(cohort):
-    findings = [Finding("missing run", "not there", f"{i:03d}", "1", "LR") for i in range(5)]
-    assert summary(cohort, findings).splitlines() == [
-        "3 subjects, 5 sessions, 5 runs",
-        "missing run: 5",
-        "  sub-000 ses-1 run-LR: not there",
-        "  sub-001 ses-1 run-LR: not there",
-        "  sub-002 ses-1 run-LR: not there",
-        "  and 2 more",
-    ]
-    assert summary(cohort[:1], []) == "1 subject, 1 session, 1 run"
-
-
-def test_natural_order():
-    assert sorted(["10", "2", "02", "b", "a10", "a9", "1e5"], key=natural) == ["1e5", "02", "2", "10", "a9", "a10", "b"]

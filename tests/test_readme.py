@@ -1,5 +1,6 @@
 """README.md and docs/ say what is so: studies are valid, commands exist, every setting is there with its default."""
 
+import json
 import re
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 import yaml
 
 from parcellation.cli import VERBS, _parser
-from parcellation.config import Section, Study, parse_study
+from parcellation.config import Data, Section, Study, parse_study
+from parcellation.descriptions import described_layouts
 from tests.readme import ROOT, blocks, cohort_commands, cohort_yaml, study_commands, study_yaml
 
 SECTIONS = {name: field.annotation for name, field in Study.model_fields.items() if name != "name"}
@@ -31,9 +33,22 @@ def test_the_two_studies(tmp_path):
 
 
 def test_studies_of_the_settings_page(tmp_path):
-    whole, manifest = (yaml.safe_load(text) for text in blocks("yaml", "docs/study.md"))
+    whole, *others = (yaml.safe_load(text) for text in blocks("yaml", "docs/study.md"))
     parse_study(whole, tmp_path / "study.yaml")
-    parse_study({"name": "listed"} | manifest, tmp_path / "study.yaml")
+    assert [parse_study({"name": "s"} | one, tmp_path / "study.yaml").data.layout for one in others] == [
+        "fmriprep",
+        "manifest",
+    ]
+
+
+def test_the_table_of_usual_cleaning():
+    page = (ROOT / "docs/study.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `layout: (\w+)` \| `(\w+)` \| (?:`(.*?)`|unset) \| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert {layout for layout, *_ in rows} == {"manifest", *described_layouts()}
+    for layout, confounds, band, detrend in rows:
+        data = Data(layout=layout, root="x", manifest="x")
+        assert [confounds, detrend] == [data.confounds, written(data.detrend)]
+        assert (json.loads(band) if band else None) == (data.band_pass and list(data.band_pass))
 
 
 def tables(page: str) -> dict[str, dict[str, str]]:

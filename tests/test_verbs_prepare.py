@@ -9,6 +9,7 @@ import pytest
 from parcellation.bold_files import write_cifti
 from parcellation.store import Store
 from parcellation.surfaces import Mesh, Vertices
+from tests.fmriprep_tables import fmriprep_table
 from tests.shared_data import CASES, needs_cases
 from tests.studies import change_run, command, contents, replace, snapshot
 
@@ -178,3 +179,89 @@ def test_a_region_that_is_not_known_is_64_with_what_there_is(fresh):
     said = command("prepare", fresh.write_study(region={"name": "wernicke"}), code=64)
     assert "wernicke" in said
     assert "broca" in said
+
+
+def fmriprep_tree(folder, subjects=("sim01", "sim02", "sim03")):
+    """The runs as fMRIPrep names them, each with its table of confounds; returns the tables' paths."""
+    tables = {}
+    for subject in subjects:
+        stem = folder.path / f"FMRIPREP/sub-{subject}/ses-1/func/sub-{subject}_ses-1_task-rest_run-1"
+        replace(
+            stem.with_name(f"{stem.name}_space-fsLR_den-91k_bold.dtseries.nii"), folder.run_file(subject).read_bytes()
+        )
+        tables[subject] = stem.with_name(f"{stem.name}_desc-confounds_timeseries.tsv")
+        fmriprep_table(100).to_csv(tables[subject], sep="\t", index=False, na_rep="n/a")
+    folder.write_study(data={"layout": "fmriprep", "root": "FMRIPREP"})
+    return tables
+
+
+def test_an_fmriprep_tree_is_cleaned_by_the_simple_strategy(fresh):
+    """PennLINC/xcp_d#1062: confounds of another length, or of none, are that run's fault, and the others go on."""
+    tables = fmriprep_tree(fresh)
+    fmriprep_table(99).to_csv(tables["sim02"], sep="\t", index=False, na_rep="n/a")
+    tables["sim03"].unlink()
+    said = command("index", fresh.study)
+    assert "cannot be cleaned: 2" in said
+    assert "expected 100 rows of confounds, one a frame of its run, got 99" in said
+    assert "the manifest names no file of them" in said
+    said = command("prepare", fresh.study)
+    assert "1 of 3 sessions prepared" in said
+    assert "got 99" in said
+    (folder,) = fresh.path.glob("work/fingerprints/*")
+    cleaning = Store(folder).header("sim01", "1")["cleaning"]["1"]
+    assert len(cleaning["confounds"]) == 28
+    assert (cleaning["band_pass"], cleaning["detrend"], cleaning["frames_kept"]) == ([0.008, 0.1], True, 100)
+
+
+def test_the_same_run_by_hand_and_by_layout_is_the_same_fingerprint(fresh):
+    tables = fmriprep_tree(fresh, ("sim01", "sim02"))
+    units = []
+    rows = [["subject", "session", "run", "bold", "confounds"]]
+    rows += [[subject, "1", "1", str(fresh.run_file(subject)), str(tables[subject])] for subject in tables]
+    replace(fresh.path / "m.tsv", "".join("\t".join(row) + "\n" for row in rows).encode())
+    cleaning = {"confounds": "simple", "band_pass": [0.008, 0.1], "detrend": True}
+    for data in ({}, {"layout": "manifest", "root": None, "manifest": "m.tsv"} | cleaning):
+        if data:
+            fresh.write_study(data=data)
+            shutil.rmtree(fresh.path / "work")
+        command("prepare", fresh.study, "--participant-label", "sim01")
+        (folder,) = fresh.path.glob("work/fingerprints/*")
+        units.append(Store(folder).read("sim01", "1").fingerprint)
+    np.testing.assert_array_equal(*units)
+
+
+def test_motion_beside_hcp_runs_censors_when_a_limit_is_set(fresh):
+    motion = fresh.run_file("sim01").parent / "Movement_RelativeRMS.txt"
+    replace(motion, b"0.05\n" * 70 + b"0.3\n" * 30)
+    for subject, session in (("sim01", 2), ("sim02", 1), ("sim02", 2)):
+        replace(fresh.run_file(subject, session).parent / motion.name, b"0.05\n" * 100)
+    replace(fresh.run_file("sim02").parent / motion.name, b"0.05\n" * 99)
+    who = ("--participant-label", "sim01", "sim02")
+    fresh.write_study(data={"motion_limit": 0.2})
+    assert "expected 100 values, one a frame of its run, got 99" in command("index", fresh.study, *who)
+    assert "3 of 4 sessions prepared" in command("prepare", fresh.study, *who)
+    (folder,) = fresh.path.glob("work/fingerprints/*")
+    assert Store(folder).header("sim01", "1")["cleaning"]["LR"]["frames_kept"] == 70
+    # A new table of motion makes the session anew; one that no setting reads does not.
+    replace(motion, b"0.05\n" * 90 + b"0.3\n" * 10)
+    assert "3 of 4 sessions prepared, 2 of them before" in command("prepare", fresh.study, *who)
+    fresh.write_study()
+    shutil.rmtree(fresh.path / "work")
+    command("prepare", fresh.study, *who)
+    replace(motion, b"")
+    assert "4 of 4 sessions prepared, 4 of them before" in command("prepare", fresh.study, *who)
+
+
+def test_too_few_minutes_leave_out_a_run_or_a_session(fresh):
+    change_run(fresh.run_file("sim01"), lambda series: series[:60])
+    step = nib.load(fresh.run_file("sim01")).header.get_axis(0).step
+    enough, whole = 60 * step / 60, 100 * step / 60
+    who = ("--participant-label", "sim01")
+    for setting in ("minimum_minutes_run", "minimum_minutes_session"):
+        fresh.write_study(data={setting: (enough + whole) / 2})
+        for verb in ("index", "prepare"):
+            said = command(verb, fresh.study, *who)
+            assert f"minutes to keep{' in the session' * ('session' in setting)}, got {enough:.2f}" in said
+        assert "1 of 2 sessions prepared" in said
+    fresh.write_study(data={"minimum_minutes_run": enough, "minimum_minutes_session": enough})
+    assert "2 of 2 sessions prepared" in command("prepare", fresh.study, *who)

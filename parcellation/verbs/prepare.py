@@ -4,7 +4,6 @@ Never loads torch, so that a thousand small jobs start fast.
 """
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,12 @@ import pandas as pd
 from scipy import sparse
 from tqdm import tqdm
 
-from parcellation.cleaning import cleaner, read_censor
+from parcellation.cleaning import check_kept, cleaner
 from parcellation.config import Features, Study
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
 from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.files import checksum, writable_folder
-from parcellation.manifest import bold_paths
+from parcellation.manifest import bold_paths, used_paths
 from parcellation.meshes import geometry
 from parcellation.store import Store, Unit, input_key
 from parcellation.surfaces import Vertices, region_vertices, smoothing, target_set
@@ -135,16 +134,16 @@ class _Maker:
         self.kept = 0
         self._smoothing: dict[str, object] = {}
         self.settings = study.resolved()["data"] | {"connectivity": study.features.connectivity}
-        for name in ("root", "manifest", "layout", "group"):
+        for name in ("root", "manifest", "layout", "group", "tasks", "variants"):
             self.settings.pop(name)
 
     def make(self, subject: str, session: str, rows: pd.DataFrame) -> list[str]:
         """Make one unit unless it is there; returns why runs were left out."""
         runs = rows.to_dict("records")
         try:
-            key = input_key(list(_files(runs)), self.settings | {"ground": self.ground.digest})
+            key = input_key(self._files(runs), self.settings | {"ground": self.ground.digest})
         except InputMissing:
-            key = {"incomplete": [str(path) for path in _files(runs)]}
+            key = {"incomplete": [str(path) for path in self._files(runs)]}
         if self.store.is_current(subject, session, key):
             self.kept += 1
             return _kept_reasons(self.store.header(subject, session))
@@ -167,6 +166,9 @@ class _Maker:
             made.append(one)
             bolds.append(bold)
             cleaning[row["run"]] = how
+        if made and (reason := self._too_short(made, bolds)):
+            reasons.append(f"subject {subject}, session {session}: {reason}")
+            made = []
         if made:
             used = {path.name: checksum(path) for bold in bolds for path in bold.paths}
             self.store.write(self._unit(subject, session, made, bolds[0], key, cleaning | {"left_out": reasons}, used))
@@ -199,8 +201,8 @@ class _Maker:
     def _run(self, row: dict[str, str]) -> tuple[Bold, Fingerprint, dict]:
         settings = self.study.data
         bold = _open(self.study, row)
-        cleaning = cleaner(settings, bold, Path(row["confounds"]) if row["confounds"] else None)
-        kept = read_censor(Path(row["censor"]), bold.frames) if row["censor"] else None
+        cleaning, kept = cleaner(settings, bold, row)
+        check_kept(bold, cleaning, kept, settings.minimum_frames, settings.minimum_minutes_run)
         one = fingerprints(
             bold,
             self.ground.region,
@@ -211,6 +213,17 @@ class _Maker:
             minimum_frames=settings.minimum_frames,
         )
         return bold, one, cleaning.to_json() | {"frames": bold.frames, "frames_kept": one.frames_kept}
+
+    def _files(self, runs: list[dict[str, str]]) -> list[Path]:
+        """Every file that the runs are made from."""
+        return [path for row in runs for path in used_paths(row, self.study.data)]
+
+    def _too_short(self, made: list[Fingerprint], bolds: list[Bold]) -> str | None:
+        """Why the runs of a session are not enough together, or None."""
+        if not (least := self.study.data.minimum_minutes_session):
+            return None
+        got = sum(one.frames_kept * bold.repetition_time / 60 for one, bold in zip(made, bolds, strict=True))
+        return None if got >= least else f"expected at least {least:g} minutes to keep in the session, got {got:.2f}"
 
     def _smoother(self, bold: Bold):
         fwhm = self.study.data.smoothing_fwhm
@@ -229,12 +242,6 @@ class _Maker:
         rows = smoothing(geometry(self.study, vertices.mesh), vertices, fwhm, needed)
         place = sparse.csr_array((np.ones(len(needed)), (needed, np.arange(len(needed)))), (len(vertices), len(needed)))
         return place @ rows
-
-
-def _files(runs: list[dict[str, str]]) -> Iterator[Path]:
-    for row in runs:
-        yield from bold_paths(row)
-        yield from (Path(row[name]) for name in ("confounds", "censor") if row[name])
 
 
 def _kept_reasons(header: dict) -> list[str]:
