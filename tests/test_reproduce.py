@@ -175,6 +175,12 @@ def test_the_best_rates_have_the_smallest_gap_and_failures_are_worst(tmp_path):
         rates.best("exp1_unit_cf", tries[:1])
 
 
+def test_of_rates_that_are_as_good_the_rows_move_least():
+    pairs = {(0.05, 40.0): 0.008, (0.02, 15.0): 0.013, (0.05, 15.0): 0.02, (0.005, 5.0): 2e6, (0.02, 40.0): None}
+    tries = [{"rate": rate, "row_rate": rows, "gap": gap} for (rate, rows), gap in pairs.items()]
+    assert rates.best("exp1_paper_pavi_f", tries) == {"rate": 0.02, "row_rate": 15.0}
+
+
 def curve(*gaps: float | None) -> dict:
     points = [{"step": 10 * k, "seconds": k / 2, "gap": gap, "error": 0.1} for k, gap in enumerate(gaps)]
     return {"points": points, "steps_done": 10 * (len(gaps) - 1), "train_s": 77.0, "gap": gaps[-1]}

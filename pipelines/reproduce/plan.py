@@ -40,7 +40,7 @@ def searches(config: dict) -> dict[str, dict]:
             continue
         options = {name: value for name, value in one.items() if name not in ("experiment", "points")} | {
             "seed": search["seed"],
-            "limit_s": min(one["limit_s"], search["limit_s"]),
+            "limit_s": min(one["limit_s"], search.get("limit_s_of", {}).get(one["method"], search["limit_s"])),
             "grid": search["rates"],
             "row_grid": search["row_rates"].get(one["method"], [1.0]),
         }
