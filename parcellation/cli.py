@@ -18,6 +18,7 @@ VERBS = {
     "index": "list the runs of a study's data and what is missing, before anything is computed",
     "prepare": "compute the fingerprints of every session",
     "train": "train the model",
+    "networks": "how well unseen people are predicted with 2 to 10 networks, and what that supports",
     "infer": "label maps and uncertainty of every subject, without training",
     "diagnose": "amortization gap of every subject, or of a sample of many",
     "report": "write report.html",
@@ -127,6 +128,11 @@ def _diagnose_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--all", action="store_true", help="everybody, in place of a sample")
 
 
+def _networks_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", type=Path, metavar="STUDY", help="the study file")
+    verb.add_argument("--numbers", type=int, nargs="+", metavar="K", help="numbers of networks, default: 2 to 10")
+
+
 def _index_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("study", type=Path, nargs="?", metavar="STUDY", help="the study file")
     verb.add_argument("--manifest", type=Path, metavar="FILE", help="check this manifest by itself")
@@ -148,6 +154,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "index": _index_arguments,
     "infer": _infer_arguments,
     "diagnose": _diagnose_arguments,
+    "networks": _networks_arguments,
     "simulate": _simulate_arguments,
     "demo": _demo_arguments,
 }
@@ -176,6 +183,8 @@ def _run(options: argparse.Namespace) -> str:
         return _verb(options)(study, selection, options.population)
     if options.verb == "diagnose":
         return _verb(options)(study, selection, options.all)
+    if options.verb == "networks" and options.numbers:
+        return _verb(options)(study, selection, options.numbers)
     return _verb(options)(study, selection)
 
 

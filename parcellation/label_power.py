@@ -39,8 +39,8 @@ POWERS = np.array(
 )
 STRONGER = np.array([4.0, 2.8, 2.0, 1.4])  # with a tail, which weakens all evidence, further powers
 TAIL = 20.0
-# Whose profiles, and with what tail: the model's own way first.
-WAYS = (("session", None), ("subject", TAIL), ("population", TAIL), ("subject", None), ("population", None))
+# Whose profiles, and with what tail: the model's own way, then the others, preferred ones first.
+WAYS = (("session", None), ("population", TAIL), ("subject", TAIL), ("population", None), ("subject", None))
 NEARLY_RIGHT = 0.5  # a model that needs a lower power than this has no claim to its own way
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 VERTICES = 2000  # likewise: subjects differ more than that many vertices do
@@ -59,11 +59,12 @@ class Gain:
 
 
 @torch.no_grad()
-def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
+def choose_label_power(model: TrainedModel, source: Source, unchecked: float = 1.0) -> LabelPower:
     """The label power of a model from its training subjects, read from `source`.
 
-    With fewer than two subjects of two sessions nothing can be compared: the power stays 1 and is not checked. So it
-    does where every session has labels of its own, which tell by themselves how far sessions agree.
+    With fewer than two subjects of two sessions nothing can be compared (runs of a session are averaged before): the
+    power is `unchecked` then, and said to be so. Where every session has labels of its own, which tell by themselves
+    how far sessions agree, it stays 1.
     """
     if "session" in model.family.template.reducible:
         log.info("label power: labels are each session's own in this model, so it stays 1")
@@ -77,8 +78,8 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
         sessions.append(cut)
         halves.append([squares(model, observed.select(1, part)) for part in (present[:cut], present[cut : 2 * cut])])
     if len(halves) < 2:
-        log.warning("label power: no two subjects have two sessions, so it stays 1 and is not checked")
-        return LabelPower()
+        log.warning("label power: no two subjects have two sessions, so it is %g and not checked", unchecked)
+        return LabelPower(unchecked)
     group = _log_map(model)
     tried = [_best_power(_pairs(halves, name), group, name, tail) for name, tail in WAYS]
     best = _preferred(tried)
@@ -186,13 +187,17 @@ def _crossed_gain(scores: np.ndarray, group: np.ndarray, passes: int = 3) -> np.
 
 
 def _preferred(tried: list[Gain]) -> Gain:
-    """The one that gains most; the model's own way, the first of all, where it is nearly right and gains no less.
+    """The first that gains no less than the best by more than a standard error of the difference over subjects.
 
-    No less by more than a standard error of the difference over subjects.
+    The model's own way, the first of all, counts where it is nearly right. With few subjects the best of several that
+    gain alike is often not the best for others: then what is less a subject's own is to be preferred.
     """
-    best, own = max(tried, key=lambda one: one.subjects.mean()), tried[0]
-    less = best.subjects - own.subjects
-    return own if own.power >= NEARLY_RIGHT and less.mean() <= less.std(ddof=1) / len(less) ** 0.5 else best
+    best = max(tried, key=lambda one: one.subjects.mean())
+    for one in tried if tried[0].power >= NEARLY_RIGHT else tried[1:]:
+        less = best.subjects - one.subjects
+        if less.mean() <= less.std(ddof=1) / len(less) ** 0.5:
+            return one
+    return best
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

@@ -190,7 +190,7 @@ class Inference:
         """Where and how maps are written: CIFTI on fs_LR and for CIFTI input, else GIFTI."""
         frame = Frame(self.ground.brain, self.ground.region)
         style = Gifti if self._is_gifti() else Cifti
-        provenance = {"Draws": self.study.outputs.draws} | self.origin.provenance()
+        provenance = {"Draws": self.study.outputs.draws} | meaning(self.model) | self.origin.provenance()
         out = self.study.outputs.directory
         return Export(out, frame, self.networks, self.ground.targets.names, self.seg, style, provenance)
 
@@ -258,6 +258,21 @@ class Inference:
         write_text(logs / "study.json", json.dumps(self.study.resolved(), indent=2, sort_keys=True) + "\n")
         versions = "".join(f"{name} {version}\n" for name, version in software_versions().items())
         write_text(logs / "versions.txt", versions)
+
+
+def meaning(model: TrainedModel) -> dict[str, str]:
+    """What the probabilities of the maps are, and what they are not, for sidecars."""
+    power, link = model.label_power, model.retest_link
+    how = "chosen on the training subjects" if power.checked else "unchecked"
+    said = {
+        "Probability": "of the label given the data; that another scan says the same is less probable",
+        "LabelPower": f"{power.at(1):.4g} for one session, {how}",
+    }
+    if link.checked:
+        said["RetestLink"] = (
+            f"that another scan says the same: p^{link.own:.3g} times the population's p^{link.map:.3g}, scaled to 1"
+        )
+    return said
 
 
 def readable(store: Store) -> tuple[list[str] | None, dict[str, BadData]]:
