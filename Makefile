@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,recovery real schemes populations estimators digits gre sbc prepare scale)
+BENCHES := $(addprefix bench-,recovery real frames schemes populations estimators digits gre sbc prepare scale)
 .PHONY: help demo demo-check test test-slow lint $(BENCHES) reproduce gpu-check clean
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-recovery    what is recovered of cohorts of known truth, beside rival methods"
 	@echo "make bench-schemes     the same for every scheme of the posterior and both models of labels"
 	@echo "make bench-real        individual networks of real people, judged by their other sessions, beside rival methods"
+	@echo "make bench-frames      a model of long runs applied to runs of a half and a quarter of their frames"
 	@echo "make bench-estimators  variance and result of the gradient's estimators, on random effects"
 	@echo "make bench-digits      auto-encoders of handwritten digits: evidence, and its bounds"
 	@echo "make bench-gre         ours and rivals against the exact evidence of random effects"

@@ -1,4 +1,4 @@
-"""Charts of scores and training, and the sheet of paper that every figure is drawn on."""
+"""Charts of scores, training and numbers of networks, and the sheet of paper that every figure is drawn on."""
 
 import io
 
@@ -58,6 +58,18 @@ def training_curve(loss: np.ndarray) -> bytes:
         pad = 0.06 * (high - low) or 1.0
         axes.set(xlabel="step", ylabel="nats", ylim=(low - pad, high + pad))
         axes.set_title("training loss per step (not an ELBO)", fontsize=8, loc="left")
+        return png_bytes(figure)
+
+
+def density_curve(networks: np.ndarray, density: np.ndarray, error: np.ndarray) -> bytes:
+    """Held-out log predictive density by number of networks; bars: standard error of the difference from the best."""
+    networks, density, error = (np.asarray(values, float) for values in (networks, density, error))
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(4.2, 2.8)
+        axes = add_axes(figure, 0.85, 0.5, 3.2, 1.95)
+        axes.errorbar(networks, density, yerr=error, color=LINE, linewidth=1.2, marker="o", markersize=4, capsize=2)
+        axes.set(xlabel="number of networks", ylabel="nats a value", xticks=networks)
+        axes.set_title("prediction of people who were left out", fontsize=8, loc="left")
         return png_bytes(figure)
 
 

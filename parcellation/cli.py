@@ -19,6 +19,7 @@ VERBS = {
     "index": "list the runs of a study's data and what is missing, before anything is computed",
     "prepare": "compute the fingerprints of every session",
     "train": "train the model",
+    "networks": "how well unseen people are predicted with 2 to 10 networks, and what that supports",
     "infer": "label maps and uncertainty of every subject, without training",
     "diagnose": "amortization gap of every subject, or of a sample of many",
     "report": "write report.html",
@@ -131,6 +132,11 @@ def _diagnose_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--all", action="store_true", help="everybody, in place of a sample")
 
 
+def _networks_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", type=Path, metavar="STUDY", help="the study file")
+    verb.add_argument("--numbers", type=int, nargs="+", metavar="K", help="numbers of networks, default: 2 to 10")
+
+
 def _index_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("study", type=Path, nargs="?", metavar="STUDY", help="the study file")
     verb.add_argument("--manifest", type=Path, metavar="FILE", help="check this manifest by itself")
@@ -169,6 +175,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "diagnose": _diagnose_arguments,
     "compare": _compare_arguments,
     "show": _show_arguments,
+    "networks": _networks_arguments,
     "simulate": _simulate_arguments,
     "demo": _demo_arguments,
 }
@@ -197,7 +204,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
         return _verb(options, "check_manifest")(options.manifest, options.strict)
     # A wrong study is found before a verb's libraries are loaded, which takes seconds.
     study = _study(options)
-    more = {"infer": ("population",), "diagnose": ("all",)}.get(options.verb, ())
+    more = {"infer": ("population",), "diagnose": ("all",), "networks": ("numbers",)}.get(options.verb, ())
     with run_log(arguments) as log:
         said = _verb(options)(study, selection, *(getattr(options, name) for name in more))
         if options.verb in ON_RESULTS and not options.dry_run:

@@ -156,6 +156,9 @@ class Model(Section):
         default=None, ge=1, description="numbers in a free row; as many as the encoding has, if unset"
     )
     encoder_passes: int = Field(default=3, ge=1)
+    label_power: float = Field(
+        default=1.0, gt=0, le=1, description="how far a vertex's evidence is believed where no two sessions can tell"
+    )
 
     @model_validator(mode="after")
     def _one_name_a_network(self) -> "Model":

@@ -40,7 +40,7 @@ POWERS = np.array(
 STRONGER = np.array([4.0, 2.8, 2.0, 1.4])  # with a tail, which weakens all evidence, further powers
 TAIL = 20.0
 # Whose profiles, and with what tail: the model's own way, then the others, preferred ones first.
-WAYS = (("session", None), ("subject", TAIL), ("population", TAIL), ("subject", None), ("population", None))
+WAYS = (("session", None), ("population", TAIL), ("subject", TAIL), ("population", None), ("subject", None))
 NEARLY_RIGHT = 0.5  # a model that needs a lower power than this has no claim to its own way
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 VERTICES = 2000  # likewise: subjects differ more than that many vertices do
@@ -59,11 +59,12 @@ class Gain:
 
 
 @torch.no_grad()
-def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
+def choose_label_power(model: TrainedModel, source: Source, unchecked: float = 1.0) -> LabelPower:
     """The label power of a model from its training subjects, read from `source`.
 
-    With fewer than two subjects of two sessions nothing can be compared: the power stays 1 and is not checked. So it
-    does where every session has labels of its own, which tell by themselves how far sessions agree.
+    With fewer than two subjects of two sessions nothing can be compared (runs of a session are averaged before): the
+    power is `unchecked` then, and said to be so. Where every session has labels of its own, which tell by themselves
+    how far sessions agree, it stays 1.
     """
     if "session" in model.family.template.reducible:
         log.info("label power: labels are each session's own in this model, so it stays 1")
@@ -77,10 +78,10 @@ def choose_label_power(model: TrainedModel, source: Source) -> LabelPower:
         sessions.append(cut)
         halves.append([squares(model, observed.select(1, part)) for part in (present[:cut], present[cut : 2 * cut])])
     if len(halves) < 2:
-        log.warning("label power: no two subjects have two sessions, so it stays 1 and is not checked")
-        return LabelPower()
+        log.warning("label power: no two subjects have two sessions, so it is %g and not checked", unchecked)
+        return LabelPower(unchecked)
     group = _log_map(model)
-    tried = [_best_power(_stack(halves, name), group, name, tail) for name, tail in WAYS]
+    tried = [_best_power(_pairs(halves, name), group, name, tail) for name, tail in WAYS]
     best = _preferred(tried)
     persistence = _persistence(halves, sessions, best.profiles)
     most = 1.0 if best.tail is None else STRONGER[0]
@@ -98,18 +99,17 @@ def fit_retest_link(model: TrainedModel, source: Source) -> RetestLink:
 
     Unchecked where no two subjects have two sessions, or labels are each session's own.
     """
-    said, again = [], []
+    said, again, log_map = [], [], mean_map(model).log()
     for observed in () if "session" in model.family.template.reducible else _subjects(model, source):
         present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
         cut = len(present) // 2
         if cut:
             parts = (present[:cut], present[cut : 2 * cut])
-            labels = [tempered_labels(model, observed.select(1, part))[0, 0].cpu().numpy() for part in parts]
+            labels = [tempered_labels(model, observed.select(1, part), log_map)[0, 0].cpu().numpy() for part in parts]
             said += labels
             again += [label.argmax(-1) for label in labels[::-1]]
     if len(said) < 4:
         return RetestLink()
-    log_map = model.family.template.log_map(model.family.centre(model.blank()))[0, 0]
     link = fit_link(np.stack(said), np.stack(again), log_map.exp().cpu().numpy())
     log.info("retest link: own %.2f, map %.2f", link.own, link.map)
     return link
@@ -120,8 +120,8 @@ def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
         yield chunk.seen
 
 
-def squares(model: TrainedModel, observed: Observed) -> dict[str, Float[Tensor, "S V K"]]:
-    """|x - m|^2 / kappa^2 summed over sessions, by whose profiles m are: at most `VERTICES` vertices of them."""
+def squares(model: TrainedModel, observed: Observed) -> dict[str, Float[Tensor, "S T V K"]]:
+    """|x - m|^2 / kappa^2 of every session, by whose profiles m are: at most `VERTICES` vertices of them."""
     centre = model.family.centre(observed)
     summaries = pooling(model.family).summarise(observed, centre)
     count = observed.x.shape[2]
@@ -138,12 +138,12 @@ def squares(model: TrainedModel, observed: Observed) -> dict[str, Float[Tensor, 
 
 def _square(profiles: Tensor, noise: Tensor, observed: Observed) -> Tensor:
     log_kappa = noise.log()[..., None]
-    return sum(session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))[:, 0]
+    return torch.stack([session_square(profiles, log_kappa, observed, t)[:, 0] for t in range(observed.x.shape[1])], 1)
 
 
-def _stack(halves: list, profiles: str) -> np.ndarray:
-    """Shape (half, subject, vertex, network)."""
-    return np.stack([np.concatenate([pair[side][profiles].cpu().numpy() for pair in halves]) for side in (0, 1)])
+def _pairs(halves: list, profiles: str) -> list[list[Tensor]]:
+    """Squares of every subject's two halves, each of shape (session, vertex, network)."""
+    return [[half[profiles][0].cpu() for half in pair] for pair in halves]
 
 
 def _log_map(model: TrainedModel) -> np.ndarray:
@@ -152,13 +152,17 @@ def _log_map(model: TrainedModel) -> np.ndarray:
     return log_map[np.linspace(0, len(log_map) - 1, min(len(log_map), VERTICES)).round().astype(int)]
 
 
-def _best_power(square: np.ndarray, group: np.ndarray, profiles: str, tail: float | None) -> Gain:
-    """The power of the grid that gains most. square: (half, subject, vertex, network); group: log map to start from."""
+def _best_power(pairs: list[list[Tensor]], group: np.ndarray, profiles: str, tail: float | None) -> Gain:
+    """The power of the grid that gains most. pairs: see `_pairs`; group: log map to start from."""
     powers = POWERS if tail is None else np.concatenate([STRONGER, POWERS])
     gains = []
     for power in powers:
-        scores = -0.5 * power * square if tail is None else heavy_tailed(torch.from_numpy(square), power, tail).numpy()
-        gains.append(_crossed_gain(scores, group))
+
+        def scores(square: Tensor, power: float = float(power)) -> np.ndarray:
+            one = -0.5 * power * square if tail is None else heavy_tailed(square, power, tail)
+            return one.sum(0).numpy()
+
+        gains.append(_crossed_gain(np.stack([[scores(pair[side]) for pair in pairs] for side in (0, 1)]), group))
     means = np.array([gain.mean() for gain in gains])
     best = int(means.argmax())
     return Gain(profiles, tail, float(powers[best]), gains[best], float(means[powers == 1][0]))
@@ -185,7 +189,8 @@ def _crossed_gain(scores: np.ndarray, group: np.ndarray, passes: int = 3) -> np.
 def _preferred(tried: list[Gain]) -> Gain:
     """The first that gains no less than the best by more than a standard error of the difference over subjects.
 
-    The model's own way, the first of all, is preferred where it is nearly right.
+    The model's own way, the first of all, counts where it is nearly right. With few subjects the best of several that
+    gain alike is often not the best for others: then what is less a subject's own is to be preferred.
     """
     best = max(tried, key=lambda one: one.subjects.mean())
     for one in tried if tried[0].power >= NEARLY_RIGHT else tried[1:]:
@@ -210,7 +215,7 @@ def _persistence(halves: list, sessions: list[int], profiles: str) -> float:
     for pair, cut in zip(halves, sessions, strict=True):
         residuals, labels = [], None
         for half in pair:
-            contrast = -half[profiles][0].cpu().numpy()
+            contrast = -half[profiles][0].sum(0).cpu().numpy()
             contrast = contrast - contrast.mean(-1, keepdims=True)
             labels = contrast.argmax(-1) if labels is None else labels
             own = np.take_along_axis(contrast, labels[:, None], -1)[:, 0]
@@ -227,25 +232,43 @@ def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
     """Set the population map to what labels are at the model's label power, counted, with half a count a network more.
 
     Evidence that is believed less leaves most of what a map is to its prior, and the mode of a broad normal prior is
-    far surer of a network than so few subjects can be. Sessions count in full here: labels that are believed as little
-    as one subject's are leave the map too flat.
+    far surer of a network than so few subjects can be. Labels are those that each half of a subject's sessions tells by
+    itself, as when the power was chosen: those of all sessions are surer, and so is their map, which leaves a subject's
+    own evidence too little to say.
     """
-    fuller = replace(model, label_power=replace(model.label_power, persistence=0.0))
-    pool = pooling(model.family).labels
+    template, pool = model.family.template, pooling(model.family).labels
+    log_map = template.log_map(model.family.centre(model.blank()))[0, 0]
     for _ in range(passes):
         sums: dict[str, Tensor] = {}
-        for chunk in chunks(source, model.family.template, 8):
-            labels, someone = {"assignment": tempered_labels(fuller, chunk.seen)}, chunk.seen.mask.any(-1).any(1)
-            one = pool.statistics(labels, someone) | {"subjects": someone.sum()}
+        for chunk in chunks(source, template, 8):
+            labels, someone = half_labels(model, chunk.seen, log_map), chunk.seen.mask.any(-1).any(1)
+            one = pool.statistics({"assignment": labels}, someone) | {"subjects": someone.sum()}
             sums = {name: sums.get(name, 0) + value for name, value in one.items()}
         counts = sums["labels"].double() + HALF
-        encoding = pool.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
-        _place(model, encoding, (counts / counts.sum(-1, keepdim=True)).log())
+        log_map = (counts / counts.sum(-1, keepdim=True)).log()
+    _place(model, pool.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"], log_map)
 
 
-def _place(
-    model: TrainedModel, encoding: Encoding, log_map: Float[Tensor, "V K"], steps: int = 6, draws: int = 32
-) -> None:
+def half_labels(model: TrainedModel, observed: Observed, log_map: Float[Tensor, "V K"]) -> Float[Tensor, "S 1 V K"]:
+    """Label probabilities of either half of the sessions, every other one, on average over the halves with data."""
+    total, halves = 0.0, 0.0
+    for first in range(min(2, observed.mask.shape[1])):
+        half = observed.select(1, torch.arange(first, observed.mask.shape[1], 2, device=observed.x.device))
+        there = half.mask.any(-1).any(1)[:, None, None, None]
+        total = total + there * tempered_labels(model, half, log_map)
+        halves = halves + there
+    return total / halves.clamp_min(1)
+
+
+def mean_map(model: TrainedModel, draws: int = 32) -> Float[Tensor, "V K"]:
+    """Mean of the population's map over draws, the same ones at every call, float64."""
+    blank = model.blank()
+    noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
+    maps = model.family.template.log_map(model.family.draw_population(blank, noise, draws))[:, 0, 0]
+    return maps.double().exp().mean(0)
+
+
+def _place(model: TrainedModel, encoding: Encoding, log_map: Float[Tensor, "V K"], steps: int = 6) -> None:
     """Set the map's encoding, moved until the mean map of its posterior is this one; its widths stay.
 
     What a flow has learned to correct, and that a mean of probabilities is less sure than a median, is thereby undone.
@@ -259,9 +282,7 @@ def _place(
             family.free["logits_group"].set(encoding)
         else:
             family.fixed["logits_group"] = encoding
-        noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
-        maps = template.log_map(family.draw_population(blank, noise, draws))[:, 0, 0]
-        missing = (log_map - maps.double().exp().mean(0).log()) @ basis.mT
+        missing = (log_map - mean_map(model).log()) @ basis.mT
         encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
 
 

@@ -110,8 +110,9 @@ def session_density(
 def heavy_tailed(square: Tensor, power: Tensor | float, tail: float) -> Tensor:
     """Score of a label with heavy tails: -(tail/2 + 1) log(1 + power square / (tail + 2)), elementwise.
 
-    square: |x - profile|^2 / kappa^2, summed over sessions. It goes to the Gaussian -power square / 2 as tail grows.
-    Where all profiles are far away its differences are small: a noisy vertex is unsure of its label.
+    square: |x - profile|^2 / kappa^2 of one session. It goes to the Gaussian -power square / 2 as tail grows. Where all
+    profiles are far away its differences are small: a session in which a vertex is noisy says little of its label, and
+    takes nothing from what the others say.
     """
     return -(tail / 2 + 1) * torch.log1p(power * square / (tail + 2))
 

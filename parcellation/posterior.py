@@ -122,7 +122,8 @@ class Posterior:
         encoder, encodings = pooling(self.family), self.family.encodings(batch)
         centre = self.family.centre(batch.seen)
         summaries = encoder.summarise(batch.seen, centre)
-        labels = tempered_labels(self.model, batch.seen, summaries)
+        log_map = self.template.log_map(self.population)[:, 0, 0].exp().mean(0).log()
+        labels = tempered_labels(self.model, batch.seen, log_map, summaries)
         again = encoder.subject_encodings(encoder.pooled(batch.seen, labels, summaries, centre))
         return {
             name: replace(again[name], centre=encoding.centre) if name in ("mu_subject", "mu_session") else encoding
@@ -202,9 +203,15 @@ def pooling(family: Family) -> NetworkPooling:
 
 @torch.no_grad()
 def tempered_labels(
-    model: TrainedModel, observed: Observed, summaries: Summaries | None = None
+    model: TrainedModel,
+    observed: Observed,
+    log_map: Float[Tensor, "V K"] | None = None,
+    summaries: Summaries | None = None,
 ) -> Float[Tensor, "S 1 V K"]:
-    """Label probabilities at the model's label power, population and profiles at their estimates."""
+    """Label probabilities at the model's label power, population and profiles at their estimates.
+
+    log_map: the population's, as maps are made with; if None its estimate, which is surer than the mean over draws.
+    """
     chosen, centre = model.label_power, model.family.centre(observed)
     summaries = pooling(model.family).summarise(observed, centre) if summaries is None else summaries
     known = {
@@ -213,8 +220,11 @@ def tempered_labels(
         "mu_session": summaries.session[0][:, :, None],
         "log_kappa_session": summaries.noise.log()[..., None],
     }
-    power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
-    return model.family.template.log_joint(chosen.compared(known), observed, power, chosen.tail).softmax(-1)
+    power, template = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype)), model.family.template
+    joint = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
+    if log_map is not None:
+        joint = joint + (log_map.to(joint) - template.log_map(centre))
+    return joint.softmax(-1)
 
 
 def summarise_labels(

@@ -15,7 +15,7 @@ MODEL_SIDE = (
     "flows", "warped_flows", "free_encoding", "vector_sets", "family", "approximation", "baselines", "elbo",
     "importance", "pareto", "annealing", "refinement", "amortization_gap", "training", "model_file", "posterior",
     "cohort_source", "summary_bank", "data_sets", "population",
-    "training_reference",
+    "training_reference", "held_out_density",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from parcellation.charts import DPI, reliability_diagram, training_curve
+from parcellation.charts import DPI, density_curve, reliability_diagram, training_curve
 
 
 def pixels(png):
@@ -42,3 +42,14 @@ def test_a_falling_loss_falls():
     line = blue(training_curve(np.linspace(10, 0, 200)))
     left, right = (line[line[:, 1] < 300, 0].mean(), line[line[:, 1] > 600, 0].mean())
     assert left < right - 50
+
+
+def test_a_density_that_rises_is_drawn_rising():
+    numbers, error = np.array([2, 3, 4]), np.zeros(3)
+    rising, falling = (blue(density_curve(numbers, np.array(values), error)) for values in ([1, 2, 3.0], [3, 2, 1.0]))
+
+    def left_of_right(dots):
+        return dots[dots[:, 1] < np.median(dots[:, 1]), 0].mean() - dots[dots[:, 1] > np.median(dots[:, 1]), 0].mean()
+
+    assert left_of_right(rising) > 10
+    assert left_of_right(falling) < -10

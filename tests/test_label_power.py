@@ -4,9 +4,16 @@ import torch
 
 from parcellation.cohort_source import CohortSource
 from parcellation.family import Family
-from parcellation.label_power import _crossed_gain, choose_label_power, fit_retest_link, refit_map
+from parcellation.label_power import (
+    _crossed_gain,
+    choose_label_power,
+    fit_retest_link,
+    half_labels,
+    mean_map,
+    refit_map,
+)
 from parcellation.model_file import LabelPower, TrainedModel
-from parcellation.plates import Observed, gaussian_noise
+from parcellation.plates import Observed
 from parcellation.posterior import tempered_labels
 from parcellation.templates.functional_parcellation import FunctionalParcellation
 from parcellation.training import Whole, settle_population, warm_start
@@ -118,16 +125,28 @@ def test_another_scan_agrees_less_than_the_data_say():
 
 
 @pytest.mark.parametrize("scheme", ["hybrid", "encoded"])
-def test_refitted_map_counts_tempered_labels_with_half_a_count_more(scheme):
+def test_refitted_map_counts_the_labels_of_halves_with_half_a_count_more(scheme):
     drawn = cohort(copies=4)
     model, source = started(drawn, scheme)
     model = TrainedModel(model.family, {}, {}, {}, label_power=LabelPower(0.25, 0.0, True))
     refit_map(model, source, passes=12)
-    counts = tempered_labels(model, source.batch(torch.arange(16)).seen).sum(0)[0] + 0.5
-    noise = gaussian_noise(torch.Generator().manual_seed(3), "cpu", torch.float32)
-    maps = drawn.template.log_map(model.family.draw_population(model.blank(), noise, 400)).exp().mean(0)[0, 0]
-    # A fixed point, up to draws: 16 of them placed it, and 400 look at it.
-    np.testing.assert_allclose(maps, counts / counts.sum(-1, keepdim=True), atol=0.06)
+    maps = mean_map(model, 400)
+    counts = half_labels(model, source.batch(torch.arange(16)).seen, maps.log()).sum(0)[0] + 0.5
+    # A fixed point, up to draws: 32 of them placed it, and 400 look at it.
+    np.testing.assert_allclose(maps, counts / counts.sum(-1, keepdim=True), atol=0.04)
+
+
+def test_halves_are_every_other_session_and_one_without_data_does_not_count():
+    drawn = cohort(sessions=3)
+    model, source = started(drawn)
+    observed, even_map = source.batch(torch.arange(2)).seen, torch.full((150, 2), 0.5).log()
+    even, odd = (tempered_labels(model, observed.select(1, torch.tensor(part)), even_map) for part in ([0, 2], [1]))
+    assert torch.allclose(half_labels(model, observed, even_map), (even + odd) / 2)
+    mask = observed.mask.clone()
+    mask[0, 1] = False
+    gap = Observed(observed.x * mask[..., None], mask, observed.covariates)
+    assert torch.allclose(half_labels(model, gap, even_map)[0], even[0])
+    assert torch.allclose(half_labels(model, gap, even_map)[1], (even + odd)[1] / 2)
 
 
 def test_whole_source_is_a_source_too():

@@ -178,10 +178,13 @@ def test_the_map_enters_tempered_labels_by_its_mean(drawn):
     model = model_of(drawn, power=LabelPower(0.5, 0.2, True, 20.0, "population"))
     posterior, observed = Posterior(model, draws=8), drawn.subject(4)
     values = posterior.draw("x", SESSIONS, observed)
-    square = sum(session_square(values["mu"], values["log_kappa_session"], observed, t) for t in range(len(SESSIONS)))
     power = model.label_power.at(observed.mask.sum(1, keepdim=True).double())[..., None]
+    evidence = sum(
+        heavy_tailed(session_square(values["mu"], values["log_kappa_session"], observed, t), power, 20.0)
+        for t in range(len(SESSIONS))
+    )
     mean = posterior.template.log_map(posterior.population).exp().mean(0)
-    expected = (mean.log() + heavy_tailed(square, power, 20.0)).softmax(-1)[:, 0, 0]
+    expected = (mean.log() + evidence).softmax(-1)[:, 0, 0]
     assert torch.allclose(posterior.labels(values, observed), expected, rtol=1e-8)
 
 

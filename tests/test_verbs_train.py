@@ -3,12 +3,15 @@
 import json
 import os
 import shutil
+from dataclasses import replace as replace_dataclass
 
 import nibabel as nib
 import numpy as np
 import pytest
 
-from parcellation.model_file import load_model
+from parcellation.errors import BadData
+from parcellation.model_file import LabelPower, load_model
+from parcellation.verbs import train as verb
 from tests.studies import PATIENTS, command, damage, replace, snapshot
 
 
@@ -137,3 +140,33 @@ def test_free_subjects_are_known_and_new_ones_are_refused(prepared):
 def test_a_model_that_is_not_of_networks_is_refused(prepared):
     study = prepared.write_study(model={"template": "gaussian_random_effects"})
     assert "expected a model of networks, got 'gaussian_random_effects'" in command("train", study, code=64)
+
+
+def test_networks_that_have_collapsed_into_one_are_refused(finished):
+    model = load_model(finished.path / "work/model")
+    verb.check_networks(model)
+    profiles = model.family.free["mu"]({})
+    one = profiles.estimate.mean(-2, keepdim=True).expand_as(profiles.estimate)
+    model.family.free["mu"].set(replace_dataclass(profiles, estimate=one, log_precision=0 * one + 20))
+    with pytest.raises(BadData, match=r"collapsed into one: 0\.0%"):
+        verb.check_networks(model)
+
+
+def test_a_training_that_collapses_is_65_and_leaves_no_model(prepared, monkeypatch):
+    monkeypatch.setattr(verb, "separation", lambda mu, reference: 0.01)
+    assert "collapsed into one: 1.0%" in command("train", prepared.study, code=65)
+    assert not prepared.model.exists()
+
+
+def test_one_session_a_subject_leaves_the_study_s_label_power_unchecked(prepared):
+    for subject in ("sim01", "sim02", "sim03"):
+        shutil.rmtree(prepared.run_file(subject, 2).parent)
+    study = prepared.write_study(model={"label_power": 0.25}, training={"steps": 2})
+    command("index", study)
+    assert "0.25 and not checked" in command("train", study)
+    assert load_model(prepared.path / "work/model").label_power == LabelPower(0.25, 0.0, False)
+    command("infer", study, "--participant-label", "sim01")
+    sidecar = json.loads(next(prepared.results.glob("sub-sim01/anat/*_probseg.json")).read_text(encoding="utf-8"))
+    assert "unchecked" in sidecar["LabelPower"]
+    command("report", study)
+    assert "label power is 0.25 and unchecked" in (prepared.results / "report.html").read_text(encoding="utf-8")

@@ -75,14 +75,14 @@ class FunctionalParcellation(Template):
 
         power <= 1, a number or (S, 1, V), tempers what the data say about a label *inside* the sum over labels, for
         observations whose features are not as independent as the model takes them to be (see `label_power`). With a
-        tail the evidence is `heavy_tailed`, of all sessions together, and known up to a constant of each vertex.
+        tail the evidence of each session is `heavy_tailed`, and known up to a constant of each vertex.
         """
         power = power[..., None] if torch.is_tensor(power) else power
         profiles, log_kappa = values["mu_session"], values["log_kappa_session"]
         if tail is None:
             return self.log_map(values) + power * self.log_emission(profiles, log_kappa, observed)
-        square = sum(session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))
-        return self.log_map(values) + heavy_tailed(square, power, tail)
+        squares = (session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))
+        return self.log_map(values) + sum(heavy_tailed(square, power, tail) for square in squares)
 
     def log_emission(
         self,

@@ -198,7 +198,7 @@ class Inference:
             volume = volume_of(manifest_of(self.study, self.workspace, Selection()))
         frame = Frame(self.ground.brain, self.ground.region, volume)
         gifti = outputs.gifti or frame.region.mesh.space == "fsaverage"
-        provenance = {"Draws": outputs.draws} | self.origin.provenance()
+        provenance = {"Draws": outputs.draws} | meaning(self.model) | self.origin.provenance()
         return Export(
             outputs.directory,
             frame,
@@ -274,6 +274,21 @@ class Inference:
         write_text(logs / "study.json", json.dumps(self.study.resolved(), indent=2, sort_keys=True) + "\n")
         versions = "".join(f"{name} {version}\n" for name, version in software_versions().items())
         write_text(logs / "versions.txt", versions)
+
+
+def meaning(model: TrainedModel) -> dict[str, str]:
+    """What the probabilities of the maps are, and what they are not, for sidecars."""
+    power, link = model.label_power, model.retest_link
+    how = "chosen on the training subjects" if power.checked else "unchecked"
+    said = {
+        "Probability": "of the label given the data; that another scan says the same is less probable",
+        "LabelPower": f"{power.at(1):.4g} for one session, {how}",
+    }
+    if link.checked:
+        said["RetestLink"] = (
+            f"that another scan says the same: p^{link.own:.3g} times the population's p^{link.map:.3g}, scaled to 1"
+        )
+    return said
 
 
 def readable(store: Store) -> tuple[list[str] | None, dict[str, BadData]]:

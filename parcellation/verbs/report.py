@@ -112,7 +112,10 @@ def _notes(run: Inference, found: Recovery | None) -> list[str]:
         if power.profiles != "session":
             notes.append(f"Vertices are compared with the fingerprints of the {power.profiles}, not of each session.")
     else:
-        notes.append("The label power is 1 and unchecked: no training subjects had two sessions to compare.")
+        notes.append(
+            f"The label power is {power.at(1):.3g} and unchecked: no training subjects had two sessions to compare, so "
+            "how sure maps are is the study's assumption (model.label_power)."
+        )
     link = run.model.retest_link
     if link.checked:
         notes.append(

@@ -23,6 +23,7 @@ from parcellation.label_power import choose_label_power, fit_retest_link, refit_
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.networks import close_anchors, separation
 from parcellation.plates import Template, template_class
+from parcellation.store import Store
 from parcellation.training import Plan, anchor, fit, settle_population, warm_start
 from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
@@ -48,9 +49,7 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     workspace = Workspace(study)
     ground = workspace.ground()
     store = workspace.store(ground, cohort_units(study, workspace))
-    groups = _groups(study, workspace) if study.training.group is not None else {}
-    there = list(dict.fromkeys(subject for subject, _ in store.units()))
-    subjects = training_subjects(study, there, groups)
+    subjects = whom_to_train_on(study, workspace, store)
     key = _key(study, ground.digest, store, subjects)
     if _is_finished(workspace.model, key):
         return f"the model in {workspace.model} is trained on these inputs already"
@@ -73,8 +72,8 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     }
     arrays = cohort.feature_map.to_arrays()
     model = TrainedModel(family, cohort.identity, details, arrays)
-    _check_networks(model)
-    model = _calibrate(model, source)
+    check_networks(model)
+    model = _calibrate(model, source, study.model.label_power)
     model = replace(model, novelty=training_reference(model, cohort, source))
     details["orientation"] = find_orientation(study, ground, model)
     details["colours"] = find_colours(study, ground, model)
@@ -83,9 +82,25 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
 
 
-def _groups(study: Study, workspace: Workspace) -> dict[str, str]:
-    frame = manifest_of(study, workspace, Selection())
-    return dict(zip(frame["subject"], frame["group"], strict=True))
+def whom_to_train_on(study: Study, workspace: Workspace, store: Store) -> list[str]:
+    """The study's training subjects, of those with fingerprints; raises NothingSelected when nobody is left."""
+    groups = {}
+    if study.training.group is not None:
+        frame = manifest_of(study, workspace, Selection())
+        groups = dict(zip(frame["subject"], frame["group"], strict=True))
+    there = list(dict.fromkeys(subject for subject, _ in store.units()))
+    return training_subjects(study, there, groups)
+
+
+def fitted(study: Study, cohort: Cohort, device: torch.device) -> TrainedModel:
+    """A model as its training begins: from coordinate ascent, checked, with label power and map; no gradient steps.
+
+    Raises BadData where networks have collapsed into one.
+    """
+    family, source = _family(study, cohort, device)
+    model = TrainedModel(family, cohort.identity, {}, cohort.feature_map.to_arrays())
+    check_networks(model)
+    return _calibrate(model, source, study.model.label_power)
 
 
 def _key(study: Study, ground: str, store, subjects: list[str]) -> str:
@@ -187,17 +202,20 @@ def stop_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _calibrate(model: TrainedModel, source: CohortSource) -> TrainedModel:
-    """The model with its label power, the population map that goes with it, and its retest link."""
+def _calibrate(model: TrainedModel, source: CohortSource, unchecked: float) -> TrainedModel:
+    """The model with its label power, the population map that goes with it, and its retest link.
+
+    unchecked: the power where nothing can be compared.
+    """
     if model.family.encoder is None:
         return model
-    model = replace(model, label_power=choose_label_power(model, source))
+    model = replace(model, label_power=choose_label_power(model, source, unchecked))
     if not model.label_power.plain:
         refit_map(model, source)
     return replace(model, retest_link=fit_retest_link(model, source))
 
 
-def _check_networks(model: TrainedModel) -> None:
+def check_networks(model: TrainedModel) -> None:
     """Warn of networks that may change places; raises BadData where all have become one."""
     family = model.family
     reference = family.template.reference.cpu().double()

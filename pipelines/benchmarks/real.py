@@ -15,7 +15,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +46,11 @@ STEPS = 10  # the start is a coordinate-ascent answer, and more do not change a 
 SCORES = ("gain", "cosine", "cosine_subject", "group_cosine", "group_cosine_subject", "agreement", "between")
 SCORES += ("confidence", "ece", "nll", "ece_link", "nll_link", "lambda")
 COLUMNS = ("gain", "cosine", "group_cosine", "cosine_subject", "group_cosine_subject", "agreement", "between")
-COLUMNS += ("confidence", "ece", "nll", "ece_link")
+COLUMNS += ("confidence", "ece", "nll", "ece_link", "nll_link")
 DIFFERENCES = ("gain_minus_plain", "gain_se", "cosine_subject_minus_group", "cosine_subject_minus_group_se")
 DIFFERENCES += ("cosine_subject_minus_plain", "cosine_subject_minus_plain_se", "lambda")
-# Measured by others on all subjects of the sets, in the order of COLUMNS; NaN where it was not.
+# Measured by others on all subjects of the sets, in the order of COLUMNS; NaN where it was not. The last ones are a
+# mixture whose profiles have norms of their own and differ between subjects.
 NAN = float("nan")
 RIVALS = {
     ("hcp30", 2, "HBP"): (-3.83, 0.534, 0.543, NAN, NAN, 0.920, 0.894, 0.999, 0.080, 2.05),
@@ -63,6 +64,9 @@ RIVALS = {
     ("mdtb", 7, "HBP"): (-0.172, 0.332, 0.284, NAN, NAN, 0.642, 0.498, 0.885, 0.243, 1.58),
     ("mdtb", 7, "plain mixture"): (0.169, 0.355, 0.277, 0.363, 0.287, 0.645, 0.521, 0.689, 0.047, 1.06),
     ("mdtb", 17, "HBP"): (-0.317, 0.348, 0.297, NAN, NAN, 0.529, 0.369, 0.848, 0.320, 2.34),
+    ("hcp30", 7, "norms, subjects, t(20)"): (0.044, 0.631, NAN, 0.676, 0.665, 0.865, 0.821, 0.885, 0.032, 0.39),
+    ("hcp30", 17, "norms, subjects"): (0.073, 0.661, NAN, 0.710, 0.681, 0.844, 0.791, 0.834, 0.028, 0.51),
+    ("mdtb", 7, "norms, subjects"): (0.160, 0.359, NAN, 0.366, 0.293, 0.635, 0.512, 0.694, 0.062, 1.09),
 }
 
 
@@ -104,15 +108,15 @@ def main() -> None:
             print(f"{name}: skipped, {path} is not there")
             continue
         x = getattr(real_fingerprints, name)(path)
-        figures |= _set(name, x[:, :, real_fingerprints.usable(x)], options)
-        write_json(options.out / "real.json", figures)  # after each set: they take minutes
+        for found in _set(name, x[:, :, real_fingerprints.usable(x)], options):
+            figures |= found
+            write_json(options.out / "real.json", figures)  # after each number of networks: they take minutes
     if figures:
         print(f"written: {options.out / 'real.json'}")
 
 
-def _set(name: str, x: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
-    """Figures of one set; x: (subject, session, vertex, feature)."""
-    figures = {}
+def _set(name: str, x: np.ndarray, options: argparse.Namespace) -> Iterator[dict[str, float]]:
+    """Figures of one set, a number of networks at a time; x: (subject, session, vertex, feature)."""
     with tempfile.TemporaryDirectory() as folder:
         _store(x, Path(folder))
         for networks in options.networks:
@@ -122,9 +126,8 @@ def _set(name: str, x: np.ndarray, options: argparse.Namespace) -> dict[str, flo
                 ours.append(_scores(_ours(Path(folder), x, networks, train_on, options.steps), x, train_on, test_on))
                 plain.append(_scores(_plain(x, networks, train_on), x, train_on, test_on))
             rows = _summary(ours, plain)
-            figures |= {f"{name}.{networks}.{key}": value for key, value in rows.items()}
             _print(name, networks, x, rows, time.process_time() - start)
-    return figures
+            yield {f"{name}.{networks}.{key}": value for key, value in rows.items()}
 
 
 def _store(x: np.ndarray, folder: Path) -> None:
@@ -237,11 +240,12 @@ def _summary(ours: list[dict], plain: list[dict]) -> dict[str, float]:
 
 def _print(name: str, networks: int, x: np.ndarray, rows: dict[str, float], seconds: float) -> None:
     print(f"{name}, K = {networks}: {x.shape[0]} subjects, {x.shape[2]} vertices; {seconds:.0f} CPU seconds")
-    print(f"  {'':<28}" + "".join(f"{_short(key):>10}" for key in COLUMNS))
+    print(f"  {'':<34}" + "".join(f"{_short(key):>10}" for key in COLUMNS))
     shown = {"parcellation": [rows[k] for k in COLUMNS], "plain mixture": [rows[f"plain_{k}"] for k in COLUMNS]}
     shown |= {f"{method} (others)": row for (a, b, method), row in RIVALS.items() if (a, b) == (name, networks)}
     for method, row in shown.items():
-        print(f"  {method:<28}" + "".join(f"{value:>10.4f}" for value in row))
+        known = "".join(f"{value:>10.4f}" if np.isfinite(value) else f"{'-':>10}" for value in row)
+        print(f"  {method:<34}{known}")
     print(
         "  {:+.4f} (se {:.4f}) of gain over the plain mixture; cosine with the subject's profiles {:+.4f} (se {:.4f})\n"
         "  over the group map's, {:+.4f} (se {:.4f}) over the plain mixture's; lambda {:.3g}".format(

@@ -47,8 +47,8 @@ def trained(study: Path) -> dict[str, float]:
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
-def prepare(cohort: dict, subjects: int, folder: Path) -> Path:
-    """Training and unseen subjects in a store; returns the study file."""
+def prepare(cohort: dict, subjects: int, folder: Path, frames: float = 1200) -> Path:
+    """Training and unseen subjects in a store, runs of so many frames; returns the study file."""
     content = fingerprint_study(folder).resolved()
     names = [f"{s:03d}" for s in range(len(cohort["X"]))]
     chosen = names[:subjects] + names[-UNSEEN:]
@@ -68,7 +68,7 @@ def prepare(cohort: dict, subjects: int, folder: Path) -> Path:
         for t in range(T):
             x = cohort["X"][int(name), t]
             known = dict(vertices=ground.region, targets=ground.targets, features=workspace.study.features)
-            write_unit(store, name, str(t + 1), x, frames=1200, **known)
+            write_unit(store, name, str(t + 1), x, frames=frames, **known)
     return path
 
 
