@@ -141,6 +141,24 @@ class Features(Section):
     precision: Literal["float16", "float32"] = "float16"
 
 
+class Topography(Section):
+    """Smooth maps: weighted modes of the region, of its mesh or of a graph; `modes: 0`, or `none`, turns them off.
+
+    `subjects` lets each subject's layout deviate smoothly. `graph` is a table of pairs of neighbours, places in the
+    region from 0, for parcels and voxels; `dimensions` is 3 in a volume.
+    """
+
+    modes: int = Field(default=0, ge=0)
+    subjects: bool = True
+    graph: Path | None = None
+    dimensions: Literal[2, 3] = 2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _off(cls, content: object) -> object:
+        return {} if content in ("none", None) else content
+
+
 class Model(Section):
     """The template and the variational family; `file` names a trained model to apply instead."""
 
@@ -154,6 +172,7 @@ class Model(Section):
         default=None, ge=1, description="numbers in a free row; as many as the encoding has, if unset"
     )
     encoder_passes: int = Field(default=3, ge=1)
+    topography: Topography = Topography()
 
     @model_validator(mode="after")
     def _one_name_a_network(self) -> "Model":
@@ -214,7 +233,7 @@ class Study(Section):
         return set(getattr(self, section).model_fields_set)
 
 
-PATHS = {"root", "manifest", "label_file", "file", "directory", "work", "atlas"}
+PATHS = {"root", "manifest", "label_file", "file", "directory", "work", "atlas", "graph"}
 
 
 def _without_paths(content: dict) -> dict:

@@ -27,7 +27,7 @@ from parcellation.encoding import Encoding
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Noise, Observed, gaussian_noise
-from parcellation.posterior import pooling, tempered_labels
+from parcellation.posterior import pooling, tempered_labels, tempered_state
 from parcellation.retest_link import RetestLink, fit_link
 from parcellation.scores import subject_gains
 from parcellation.training import Source, chunks
@@ -235,12 +235,16 @@ def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
     for _ in range(passes):
         sums: dict[str, Tensor] = {}
         for chunk in chunks(source, model.family.template, 8):
-            labels, someone = {"assignment": tempered_labels(fuller, chunk.seen)}, chunk.seen.mask.any(-1).any(1)
+            labels, someone = tempered_state(fuller, chunk.seen), chunk.seen.mask.any(-1).any(1)
             one = pool.statistics(labels, someone) | {"subjects": someone.sum()}
             sums = {name: sums.get(name, 0) + value for name, value in one.items()}
         counts = sums["labels"].double() + HALF
-        encoding = pool.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"]
-        _place(model, encoding, (counts / counts.sum(-1, keepdim=True)).log())
+        found = pool.population(sums, source.cards["subject"] / sums["subjects"])
+        if len(found) > 1:  # a smooth map has a prior that is learned with it
+            for name, encoding in found.items():
+                _set(model, name, encoding)
+            continue
+        _place(model, found["logits_group"], (counts / counts.sum(-1, keepdim=True)).log())
 
 
 def _place(
@@ -255,14 +259,20 @@ def _place(
     basis = template.basis.to(log_map)
     share = (encoding.log_precision + 2 * template.site("logits_group").prior({}, blank)[1].log()).sigmoid()
     for _ in range(steps):
-        if "logits_group" in family.free and "logits_group" not in family.fixed:
-            family.free["logits_group"].set(encoding)
-        else:
-            family.fixed["logits_group"] = encoding
+        _set(model, "logits_group", encoding)
         noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
         maps = template.log_map(family.draw_population(blank, noise, draws))[:, 0, 0]
         missing = (log_map - maps.double().exp().mean(0).log()) @ basis.mT
         encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
+
+
+def _set(model: TrainedModel, name: str, encoding: Encoding) -> None:
+    """Set a population site's encoding."""
+    family = model.family
+    if name in family.free and name not in family.fixed:
+        family.free[name].set(encoding)
+    else:
+        family.fixed[name] = encoding
 
 
 def _antithetic(noise: Noise) -> Noise:
