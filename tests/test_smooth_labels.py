@@ -41,7 +41,7 @@ def smooth(networks: int = 2, features: int = 5, subjects: bool = True) -> Funct
     return FunctionalParcellation(reference, 400.0, phi, eigenvalues, deviations=subjects)
 
 
-PLANTED = {"log_kappa": 0.0, "log_epsilon": -2.0, "log_sigma": -2.0, "slope": 0.0, "log_residual": -3.0}
+PLANTED = {"log_kappa": 0.7, "log_epsilon": -2.0, "log_sigma": -2.0, "slope": 0.0, "log_residual": -3.0}
 SPECTRA = {"spectrum_group": (0.0, 1.0, 1.5), "spectrum_subject": (0.0, 0.7, 1.5)}
 
 
@@ -149,7 +149,7 @@ def test_planted_layouts_are_found_again(cohort):
     centre = family.centre(batch.seen)
     state = family.encoder.summarise(batch.seen, centre).labels
     field, true = (template.topography.field(one).flatten() for one in (state["weights"], values["topography"]))
-    assert float(torch.corrcoef(torch.stack([field, true]))[0, 1]) > 0.85
+    assert float(torch.corrcoef(torch.stack([field, true]))[0, 1]) > 0.75
     found, expected = (template.topography.log_sd(one["spectrum_subject"]).exp() for one in (centre, values))
     assert torch.allclose(found.square().sum().sqrt(), expected.square().sum().sqrt(), rtol=0.35)
     error = (template.log_map(centre) - template.log_map(values)).exp().sub(1).abs().median()
