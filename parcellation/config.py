@@ -158,6 +158,9 @@ class Topography(Section):
     def _off(cls, content: object) -> object:
         return {} if content in ("none", None) else content
 
+    def __str__(self) -> str:
+        return super().__str__() if self.modes else "none"
+
 
 class Model(Section):
     """The template and the variational family; `file` names a trained model to apply instead."""

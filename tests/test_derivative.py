@@ -86,3 +86,9 @@ def test_the_methods_text_states_the_run():
     assert "inferred again" not in text
     again = methods_text(**facts, trained_on=16, subjects=9, draws=64, population_of=30)
     assert "inferred again from the 30 subjects of the present cohort" in again
+    assert "smooth" not in again
+    smooth = methods_text(**facts, trained_on=16, subjects=9, draws=64, modes=30)
+    assert "first 30 Laplacian modes" in smooth
+    assert "deviations of subjects" not in smooth
+    own = methods_text(**facts, trained_on=16, subjects=9, draws=64, modes=30, deviations=True)
+    assert "deviations of subjects" in own
