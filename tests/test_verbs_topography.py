@@ -115,7 +115,7 @@ def test_a_model_without_smooth_maps_refuses_them(fingerprints):
 @pytest.mark.slow
 def test_a_cohort_on_a_mesh_goes_the_whole_way(prepared):
     prepared.write_study(model={"topography": {"modes": 8}})
-    for verb in ("train", "infer", "diagnose", "report"):
+    for verb in ("train", "infer", "report"):
         command(verb, prepared.study)
     assert load_model(prepared.path / "work/model").family.template.topography.phi.shape[1] == 8
     assert (prepared.results / "report.html").exists()
