@@ -182,8 +182,7 @@ class Family(nn.Module):
         medians, answers = {}, dict(observations)
         for name, seen in observations.items():
             mean, sd = self.template.site(name).prior(medians, observed)
-            share = (seen.log_precision + 2 * sd.log()).sigmoid()
-            medians[name] = mean + share * (seen.estimate - mean)
+            medians[name] = seen.combined(mean, sd)
             if self.flows[name].centred:
                 answers[name] = replace(seen, estimate=medians[name])
         return answers

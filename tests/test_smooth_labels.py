@@ -261,6 +261,14 @@ def test_a_subject_is_diagnosed(cohort):
     assert np.isfinite(found.draws[0].elbo["encoder"].value)
 
 
+def test_a_free_scheme_may_have_a_smooth_map_without_deviations():
+    template = smooth(subjects=False)
+    batch, _ = drawn(template, 4)
+    family, source = Family(template, batch.cards, "free").double(), Whole(template, batch)
+    warm_start(family, source, 4, 8)
+    assert np.isfinite(fit(family, source, Plan(2, 4, 0.02, 0, {}))).all()
+
+
 def test_what_cannot_be_is_refused():
     template = smooth()
     batch, _ = drawn(template, 3)
