@@ -143,6 +143,27 @@ class Features(Section):
     precision: Literal["float16", "float32"] = "float16"
 
 
+class Topography(Section):
+    """Smooth maps: weighted modes of the region, of its mesh or of a graph; `modes: 0`, or `none`, turns them off.
+
+    `subjects` lets each subject's layout deviate smoothly. `graph` is a table of pairs of neighbours, places in the
+    region from 0, for parcels and voxels; `dimensions` is 3 in a volume.
+    """
+
+    modes: int = Field(default=0, ge=0)
+    subjects: bool = True
+    graph: Path | None = None
+    dimensions: Literal[2, 3] = 2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _off(cls, content: object) -> object:
+        return {} if content in ("none", None) else content
+
+    def __str__(self) -> str:
+        return super().__str__() if self.modes else "none"
+
+
 class Model(Section):
     """The template and the variational family; `file` names a trained model to apply instead."""
 
@@ -159,6 +180,7 @@ class Model(Section):
     label_power: float = Field(
         default=1.0, gt=0, le=1, description="how far a vertex's evidence is believed where no two sessions can tell"
     )
+    topography: Topography = Topography()
 
     @model_validator(mode="after")
     def _one_name_a_network(self) -> "Model":
@@ -229,7 +251,7 @@ class Study(Section):
         return set(getattr(self, section).model_fields_set)
 
 
-PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas"}
+PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas", "graph"}
 
 
 def _without_paths(content: dict) -> dict:

@@ -20,6 +20,8 @@ class Encoding:
     extra: further summaries, shape (*plates, *event or 1, C), C may be 0. centre: mean of the prior conditional where
     the parents are at their medians, for flows that measure parents from there (`Family` sees to it), else None.
     vector: what the other parts were decoded from, shape (*plates, E), where encodings are vectors, else None.
+    joint: correlation of the information along the event's last dimension, shape (*plates, ..., J, J), where that is
+    not told element by element: the information is D joint D, D^2 the precision; else None.
     """
 
     estimate: Float[Tensor, "*#variables"]
@@ -27,6 +29,46 @@ class Encoding:
     extra: Float[Tensor, "*_ C"]
     centre: Float[Tensor, "*#variables"] | None = None
     vector: Float[Tensor, "*_ E"] | None = None
+    joint: Float[Tensor, "*_ J J"] | None = None
+
+    @classmethod
+    def about(
+        cls,
+        mode: Float[Tensor, "*n J"],
+        slope: Float[Tensor, "*n J"],
+        information: Float[Tensor, "*n J J"],
+        least: Float[Tensor, "*#n J"],
+        extras: int,
+    ) -> "Encoding":
+        """The noisy observation of a log likelihood with this slope and information at `mode`, along J elements.
+
+        Combined with the prior that was held against the slope, it leads to the mode. least: information that is added
+        to each element, for what the data say nothing of; the combined mean does not depend on it.
+        """
+        whole = information + torch.diag_embed(least.expand(mode.shape))
+        estimate = mode + torch.linalg.solve(whole, slope)
+        precision = whole.diagonal(dim1=-2, dim2=-1)
+        root = precision.sqrt()
+        joint = whole / (root[..., None] * root[..., None, :])
+        return cls(estimate, precision.log(), mode.new_zeros(*mode.shape, extras), joint=joint)
+
+    def combined(self, mean: Tensor, sd: Tensor) -> Tensor:
+        """Posterior mean, given the mean and sd of the prior conditional."""
+        if self.joint is None:
+            return mean + (self.log_precision + 2 * sd.log()).sigmoid() * (self.estimate - mean)
+        return mean + sd * self.whitened(mean, sd)[0]
+
+    def whitened(self, mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor]:
+        """In units of the prior's sd: how far the posterior's mean is from the prior's, and the precision's root.
+
+        The precision is L L', at least 1, with L (..., J, J) lower triangular along the last dimension.
+        """
+        half = (0.5 * self.log_precision + sd.log()).exp()
+        one = torch.eye(half.shape[-1]).to(half)
+        told = half[..., None] * (one if self.joint is None else self.joint) * half[..., None, :]
+        root = torch.linalg.cholesky(told + one)
+        pulled = told @ ((self.estimate - mean) / sd).expand(told.shape[:-1])[..., None]
+        return torch.cholesky_solve(pulled, root)[..., 0], root
 
     def parts(self) -> dict[str, Tensor]:
         """The tensors that are there, by name."""

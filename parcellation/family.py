@@ -118,7 +118,11 @@ class Family(nn.Module):
         for site in template.sites:
             rare = template.unit_plate in site.plates and self.schemes[site.name] == "free"
             kind = chosen if isinstance(chosen, str) else (chosen or {}).get(site.name)
-            kind = kind or ("centred" if rare else "precision")
+            if site.joint and rare:
+                raise UsageError(f"model.scheme: {site.name} is told by all vertices together: expected it encoded")
+            if site.joint and kind not in (None, "joint") and not isinstance(chosen, str):
+                raise UsageError(f"model.flows: {site.name} has a flow of its own; leave it out")
+            kind = "joint" if site.joint else kind or ("centred" if rare else "precision")
             flows[site.name] = build_flow(kind, extra, site.name, site.event, vectors.get(site.name, 0), rare)
         return nn.ModuleDict(flows)
 
@@ -178,8 +182,7 @@ class Family(nn.Module):
         medians, answers = {}, dict(observations)
         for name, seen in observations.items():
             mean, sd = self.template.site(name).prior(medians, observed)
-            share = (seen.log_precision + 2 * sd.log()).sigmoid()
-            medians[name] = mean + share * (seen.estimate - mean)
+            medians[name] = seen.combined(mean, sd)
             if self.flows[name].centred:
                 answers[name] = replace(seen, estimate=medians[name])
         return answers

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -59,6 +60,9 @@ class FreeEncoding(nn.Module):
         self.decoder = None if size is None else Decoder(size, site.event)
         # All vectors 0 would leave the decoder without a gradient.
         nn.init.zeros_(self.rows.weight) if size is None else nn.init.normal_(self.rows.weight, std=0.1)
+        # Where elements are told together: how, which no gradient changes.
+        joint = torch.eye(site.event[-1]).expand(*self.sizes, *site.event, -1).clone() if site.joint else None
+        self.register_buffer("joint", joint)
 
     def forward(self, index: Mapping[str, Tensor]) -> Encoding:
         """Encodings at the given positions of some plates; all positions of the others."""
@@ -68,14 +72,17 @@ class FreeEncoding(nn.Module):
             positions = torch.arange(size, device=device) if size == 1 or plate not in index else index[plate]
             place = (place * size)[..., None] + positions
         if self.decoder is not None:
-            return self.decoder(self.rows(place), self.extra)
+            return replace(self.decoder(self.rows(place), self.extra), joint=self.joint)
         estimate, log_precision = self.rows(place).unflatten(-1, (2,) + self.event).unbind(len(self.sizes))
-        return Encoding(estimate, log_precision, estimate.new_zeros(*estimate.shape, self.extra))
+        extra = estimate.new_zeros(*estimate.shape, self.extra)
+        return Encoding(estimate, log_precision, extra, joint=self.joint)
 
     @torch.no_grad()
     def set(self, encoding: Encoding) -> None:
         """Start from this encoding at every ground variable, or from the nearest that vectors decode to."""
         shape = self.sizes + self.event
+        if self.joint is not None and encoding.joint is not None:
+            self.joint.copy_(encoding.joint)
         parts = (encoding.estimate, encoding.log_precision)
         rows = torch.cat([part.expand(shape).reshape(self.rows.num_embeddings, -1) for part in parts], -1)
         self.rows.weight.copy_(rows if self.decoder is None else self.decoder.fit(rows.to(self.rows.weight)))

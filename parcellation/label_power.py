@@ -27,7 +27,7 @@ from parcellation.encoding import Encoding
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Noise, Observed, gaussian_noise
-from parcellation.posterior import pooling, tempered_labels
+from parcellation.posterior import pooling, tempered_labels, tempered_state
 from parcellation.retest_link import RetestLink, fit_link
 from parcellation.scores import subject_gains
 from parcellation.training import Source, chunks
@@ -237,6 +237,9 @@ def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
     own evidence too little to say.
     """
     template, pool = model.family.template, pooling(model.family).labels
+    if template.topography is not None:
+        _refit_smooth_map(model, source, passes)
+        return
     log_map = template.log_map(model.family.centre(model.blank()))[0, 0]
     for _ in range(passes):
         sums: dict[str, Tensor] = {}
@@ -247,6 +250,20 @@ def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
         counts = sums["labels"].double() + HALF
         log_map = (counts / counts.sum(-1, keepdim=True)).log()
     _place(model, pool.population(sums, source.cards["subject"] / sums["subjects"])["logits_group"], log_map)
+
+
+def _refit_smooth_map(model: TrainedModel, source: Source, passes: int) -> None:
+    """The same of a smooth map, whose prior is learned with it; sessions count in full."""
+    fuller = replace(model, label_power=replace(model.label_power, persistence=0.0))
+    pool = pooling(model.family).labels
+    for _ in range(passes):
+        sums: dict[str, Tensor] = {}
+        for chunk in chunks(source, model.family.template, 8):
+            labels, someone = tempered_state(fuller, chunk.seen), chunk.seen.mask.any(-1).any(1)
+            one = pool.statistics(labels, someone) | {"subjects": someone.sum()}
+            sums = {name: sums.get(name, 0) + value for name, value in one.items()}
+        for name, encoding in pool.population(sums, source.cards["subject"] / sums["subjects"]).items():
+            _set(model, name, encoding)
 
 
 def half_labels(model: TrainedModel, observed: Observed, log_map: Float[Tensor, "V K"]) -> Float[Tensor, "S 1 V K"]:
@@ -278,12 +295,18 @@ def _place(model: TrainedModel, encoding: Encoding, log_map: Float[Tensor, "V K"
     basis = template.basis.to(log_map)
     share = (encoding.log_precision + 2 * template.site("logits_group").prior({}, blank)[1].log()).sigmoid()
     for _ in range(steps):
-        if "logits_group" in family.free and "logits_group" not in family.fixed:
-            family.free["logits_group"].set(encoding)
-        else:
-            family.fixed["logits_group"] = encoding
+        _set(model, "logits_group", encoding)
         missing = (log_map - mean_map(model).log()) @ basis.mT
         encoding = replace(encoding, estimate=encoding.estimate + (missing.to(share) / share).clamp(-2, 2))
+
+
+def _set(model: TrainedModel, name: str, encoding: Encoding) -> None:
+    """Set a population site's encoding."""
+    family = model.family
+    if name in family.free and name not in family.fixed:
+        family.free[name].set(encoding)
+    else:
+        family.fixed[name] = encoding
 
 
 def _antithetic(noise: Noise) -> Noise:

@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from parcellation.encoding import SMALL, Encoding
-from parcellation.label_pooling import SharedLabels, label_pooling
+from parcellation.label_pooling import SharedLabels
 from parcellation.plates import Batch, Observed, Site, Template, Values
+from parcellation.smooth_labels import labels_of
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class NetworkPooling(nn.Module):
     def __init__(self, template: Template, sites: Sequence[Site], passes: int = 3):
         super().__init__()
         self.template, self.names, self.passes = template, {site.name for site in sites}, passes
-        self.labels = label_pooling(template)
+        self.labels = labels_of(template)
 
     @classmethod
     def extras(cls, template: Template) -> int:
@@ -132,9 +133,7 @@ class NetworkPooling(nn.Module):
         values = {}
         for site in self.template.population_sites():
             mean, sd = site.prior(values, observed)
-            encoding = population[site.name]
-            weight = (encoding.log_precision + 2 * sd.log()).sigmoid()
-            values[site.name] = mean + weight * (encoding.estimate - mean)
+            values[site.name] = population[site.name].combined(mean, sd)
         return values
 
     def summarise(self, observed: Observed, centre: Values) -> Summaries:

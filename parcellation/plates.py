@@ -83,13 +83,15 @@ class Site:
     """One latent random-variable template: Normal given its ancestors.
 
     prior maps values of earlier sites and the observed covariates to (mean, standard deviation), each broadcastable to
-    (*plates, *event).
+    (*plates, *event). joint: data tell the elements along the event's last dimension together, so that their posterior
+    has a full covariance.
     """
 
     name: str
     plates: tuple[str, ...]
     event: tuple[int, ...]
     prior: Callable[[Values, Observed], tuple[Tensor, Tensor]]
+    joint: bool = False
 
 
 class Template(ABC):

@@ -25,6 +25,7 @@ from torch.distributions import AffineTransform
 from parcellation.encoding import Encoding, Streamed
 from parcellation.errors import UsageError
 from parcellation.family import Family
+from parcellation.joint_flow import JointAffine
 from parcellation.label_power import refit_map
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling
@@ -50,8 +51,10 @@ class GaussianFlow(nn.Module):
 
     def forward(
         self, encoding: Encoding, mean: Float[Tensor, "*#variables"], sd: Float[Tensor, "*#variables"]
-    ) -> AffineTransform:
+    ) -> AffineTransform | JointAffine:
         """The transform from u to theta; mean and sd are the prior conditional's."""
+        if encoding.joint is not None:
+            return JointAffine(mean, sd, *encoding.whitened(mean, sd))
         ratio = encoding.log_precision + 2 * sd.log()
         scale = (0.5 * nn.functional.logsigmoid(-ratio)).exp()
         return AffineTransform(mean + ratio.sigmoid() * (encoding.estimate - mean) - scale * mean, scale)
@@ -114,6 +117,8 @@ def permuted(centre: Values, order: Sequence[int], basis: Float[Tensor, "contras
     own = {name: centre[name][..., order] for name in ("log_epsilon", "log_sigma")}
     basis = basis.to(centre["logits_group"])
     logits = (centre["logits_group"] @ basis)[..., order] @ basis.mT
+    if "topography_group" in centre:  # contrasts are one dimension further in front
+        own["topography_group"] = basis @ (basis.mT @ centre["topography_group"])[..., order, :]
     return {**centre, **own, "mu": centre["mu"][..., order, :], "logits_group": logits}
 
 

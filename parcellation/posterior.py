@@ -23,6 +23,7 @@ from parcellation.network_pooling import NetworkPooling, Summaries
 from parcellation.plates import Batch, Noise, Observed
 
 INTERVAL = (0.05, 0.95)
+PASSES = 3  # towards a subject's own layout of networks, profiles as they are
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,12 @@ class Posterior:
         centre = self.family.centre(batch.seen)
         summaries = encoder.summarise(batch.seen, centre)
         log_map = self.template.log_map(self.population)[:, 0, 0].exp().mean(0).log()
-        labels = tempered_labels(self.model, batch.seen, log_map, summaries)
-        again = encoder.subject_encodings(encoder.pooled(batch.seen, labels, summaries, centre))
+        state = tempered_state(self.model, batch.seen, log_map, summaries)
+        believed = replace(summaries, labels=state)
+        again = encoder.subject_encodings(encoder.pooled(batch.seen, state["assignment"], believed, centre))
+        told = ("mu_subject", "mu_session", "topography")
         return {
-            name: replace(again[name], centre=encoding.centre) if name in ("mu_subject", "mu_session") else encoding
+            name: replace(again[name], centre=encoding.centre) if name in told else encoding
             for name, encoding in encodings.items()
         }
 
@@ -142,6 +145,9 @@ class Posterior:
         if chosen.plain:
             return self.template.log_joint(values, observed, power)[:, 0, 0].softmax(-1)
         tail = {} if chosen.tail is None else {"tail": chosen.tail}
+        if "topography" in values:  # a subject's own deviation is averaged over, the population's map is its mean
+            known = {**values, "logits_group": values["logits_group"].mean(0, keepdim=True)}
+            return self.template.log_joint(chosen.compared(known), observed, power, **tail)[:, 0, 0].softmax(-1)
         maps = self.template.log_map(values)
         evidence = self.template.log_joint(chosen.compared(values), observed, power, **tail) - maps
         return (maps.exp().mean(0).log() + evidence)[:, 0, 0].softmax(-1)
@@ -208,9 +214,21 @@ def tempered_labels(
     log_map: Float[Tensor, "V K"] | None = None,
     summaries: Summaries | None = None,
 ) -> Float[Tensor, "S 1 V K"]:
-    """Label probabilities at the model's label power, population and profiles at their estimates.
+    """Label probabilities at the model's label power, as `tempered_state` has them."""
+    return tempered_state(model, observed, log_map, summaries)["assignment"]
 
-    log_map: the population's, as maps are made with; if None its estimate, which is surer than the mean over draws.
+
+@torch.no_grad()
+def tempered_state(
+    model: TrainedModel,
+    observed: Observed,
+    log_map: Float[Tensor, "V K"] | None = None,
+    summaries: Summaries | None = None,
+) -> dict[str, Tensor]:
+    """What labels are, `assignment` (S, 1, V, K), and say at the model's label power, as the pooling has it.
+
+    Population and profiles are at their estimates. log_map: the population's, as maps are made with; if None its
+    estimate, which is surer than the mean over draws. A smooth map that subjects deviate from is always its estimate.
     """
     chosen, centre = model.label_power, model.family.centre(observed)
     summaries = pooling(model.family).summarise(observed, centre) if summaries is None else summaries
@@ -221,10 +239,20 @@ def tempered_labels(
         "log_kappa_session": summaries.noise.log()[..., None],
     }
     power, template = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype)), model.family.template
-    joint = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
-    if log_map is not None:
-        joint = joint + (log_map.to(joint) - template.log_map(centre))
-    return joint.softmax(-1)
+    state = dict(summaries.labels)
+    if "weights" not in state:
+        joint = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
+        if log_map is not None:
+            joint = joint + (log_map.to(joint) - template.log_map(centre))
+        return {**state, "assignment": joint.softmax(-1)}
+    known["topography"] = state["weights"]
+    evidence = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
+    evidence = evidence - template.log_labels(known, observed)
+    labels = pooling(model.family).labels
+    state = labels.start(centre, observed)
+    for _ in range(PASSES):
+        _, state = labels.assign(evidence, state)
+    return state
 
 
 def summarise_labels(

@@ -138,7 +138,9 @@ def ascent_answer(problem: LocalProblem, answer: Answer, sweeps: int = SWEEPS) -
     pooling = type(encoder)(family.template, problem.sites(family), passes=sweeps)
     found = pooling.subject_encodings(pooling.summarise(problem.batch.seen, problem.population))
     encodings = {
-        name: replace(old, estimate=found[name].estimate, log_precision=found[name].log_precision)
+        name: replace(
+            old, estimate=found[name].estimate, log_precision=found[name].log_precision, joint=found[name].joint
+        )
         for name, old in answer.encodings.items()
     }
     return Answer(family, encodings, "coordinate ascent")

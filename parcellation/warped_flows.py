@@ -20,6 +20,7 @@ from zuko.transforms import MonotonicRQSTransform
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
 from parcellation.flows import FLOWS, make_flow, small, sum_event
+from parcellation.joint_flow import JointFlow
 
 HIDDEN = (32, 32)
 BINS = 8
@@ -135,6 +136,8 @@ def build_flow(
     extra, vector: further summaries and length of the vector in its encodings; centred: which affine flow follows a
     warp. Raises UsageError for an unknown name, or one that needs more elements than the site has.
     """
+    if name == "joint":
+        return JointFlow()
     if name not in WARPS:
         if name not in FLOWS:
             raise UsageError(f"flow of {site}: expected one of {', '.join([*FLOWS, *WARPS])}, got {name!r}")

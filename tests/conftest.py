@@ -11,10 +11,10 @@ from jaxtyping import install_import_hook
 
 # Before any of them is imported. The data side says its shapes in docstrings, and checks what it reads from files.
 MODEL_SIDE = (
-    "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "recognition",
-    "flows", "warped_flows", "free_encoding", "vector_sets", "family", "approximation", "baselines", "elbo",
-    "importance", "pareto", "annealing", "refinement", "amortization_gap", "training", "model_file", "posterior",
-    "cohort_source", "summary_bank", "data_sets", "population",
+    "plates", "networks", "topography", "templates", "encoding", "label_pooling", "smooth_labels", "network_pooling",
+    "encoders", "recognition", "flows", "joint_flow", "warped_flows", "free_encoding", "vector_sets", "family",
+    "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "refinement", "amortization_gap",
+    "training", "model_file", "posterior", "cohort_source", "summary_bank", "data_sets", "population",
     "training_reference", "held_out_density",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")

@@ -89,6 +89,12 @@ def test_the_methods_text_states_the_run():
     assert "Series" not in text
     again = methods_text(**facts, trained_on=16, subjects=9, draws=64, population_of=30)
     assert "inferred again from the 30 subjects of the present cohort" in again
+    assert "smooth" not in again
+    smooth = methods_text(**facts, trained_on=16, subjects=9, draws=64, modes=30)
+    assert "first 30 Laplacian modes" in smooth
+    assert "deviations of subjects" not in smooth
+    own = methods_text(**facts, trained_on=16, subjects=9, draws=64, modes=30, deviations=True)
+    assert "deviations of subjects" in own
 
 
 def test_the_methods_text_says_what_the_study_sets():

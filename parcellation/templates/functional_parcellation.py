@@ -12,9 +12,14 @@ Plates: subject (S), session (T), vertex (V). K networks, D features; all sites 
     z                  Categorical(softmax(logits_group)), one label per subject and vertex, shared by the sessions
     x                  Normal(mu_session[z], kappa_session)
 
+With modes of the region, the map is smooth and subjects may deviate from it smoothly (`topography`).
+
 z is summed out exactly:  log p(x | .) = logsumexp_k( log pi_k + sum_t log Normal(x_t; mu_session_tk, kappa_session_t))
 It is shared by a subject's sessions, so this sum does not add over sessions and the session plate may not be reduced.
 """
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -30,7 +35,8 @@ from parcellation.networks import (
     session_profiles,
     session_square,
 )
-from parcellation.plates import Noise, Observed, Site, Template, Values
+from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
+from parcellation.topography import Topography
 
 MAP_SD = 2.5  # per contrast: networks of a prior map reach a mean largest share of .86 / .65 / .54 for K = 2 / 7 / 17
 
@@ -39,7 +45,8 @@ class FunctionalParcellation(Template):
     """The template for K networks and D features over V vertices.
 
     reference: fingerprints that name the networks, shape (K, D), in the units of the features (mean square 1);
-    frames_reference: frames of a run of reference length.
+    frames_reference: frames of a run of reference length; phi (V, J), eigenvalues (J,), decay, deviations: modes of the
+    region for a smooth map, and whether subjects deviate, as in `topography`; none if unset.
     """
 
     plates = ("subject", "session", "vertex")
@@ -47,26 +54,67 @@ class FunctionalParcellation(Template):
     likelihood_only = frozenset({"vertex"})
     encoder = "network_pooling"
 
-    def __init__(self, reference: Float[Tensor, "K D"], frames_reference: float):
+    def __init__(
+        self,
+        reference: Float[Tensor, "K D"],
+        frames_reference: float,
+        phi: Float[Tensor, "V J"] | None = None,
+        eigenvalues: Float[Tensor, " J"] | None = None,
+        decay: float = 1.0,
+        deviations: bool = False,
+    ):
         self.reference, self.frames_reference = reference, frames_reference
         K, D = reference.shape
         self.networks, self.features = K, D
         self.basis = contrast_basis(K)
         self.spread, self.map_sd = profile_spread(reference), MAP_SD
-        self.sites = (
-            *population_profiles(reference),
-            Site("logits_group", ("vertex",), (K - 1,), lambda v, o: constant(o, (0.0, MAP_SD), (K - 1,))),
-            *session_profiles(K, D, frames_reference),
-        )
+        self.topography = None if phi is None else Topography(phi, eigenvalues, decay, deviations)
+        layout, own = self._layout(K - 1)
+        self.sites = (*population_profiles(reference), *layout, *session_profiles(K, D, frames_reference), *own)
+
+    def _layout(self, contrasts: int) -> tuple[tuple[Site, ...], tuple[Site, ...]]:
+        """Sites of the population's map, and of subjects' deviations from it."""
+        smooth, prior = self.topography, ((0.0, MAP_SD), (contrasts,))
+        if smooth is None:
+            site = Site("logits_group", ("vertex",), (contrasts,), lambda v, o: constant(o, *prior))
+            return (site,), ()
+        return (*smooth.group_sites(contrasts), *smooth.subject_spectrum()), smooth.subject_sites(contrasts)
 
     def hyperparameters(self) -> dict:
         """Constructor arguments."""
-        return dict(reference=self.reference, frames_reference=self.frames_reference)
+        plain, smooth = dict(reference=self.reference, frames_reference=self.frames_reference), self.topography
+        if smooth is None:
+            return plain
+        return plain | dict(
+            phi=smooth.phi, eigenvalues=smooth.eigenvalues, decay=smooth.decay, deviations=smooth.subjects
+        )
+
+    @property
+    def deviations(self) -> bool:
+        """Whether subjects deviate from the population's map by sites of their own."""
+        return self.topography is not None and self.topography.subjects
 
     def log_map(self, values: Values) -> Float[Tensor, "*draws 1 1 V K"]:
-        """Log probability of every network in the population, shape (*draws, 1, 1, V, K)."""
+        """Log probability of every network in the population, shape (*draws, 1, 1, V, K): a mean over its subjects."""
         contrasts = values["logits_group"]
+        if self.deviations:
+            return self.topography.mean_log_map(contrasts, values["spectrum_subject"], self.basis)
         return (contrasts @ self.basis.to(contrasts)).log_softmax(-1)
+
+    def log_labels(self, values: Values, observed: Observed) -> Float[Tensor, "*draws S 1 V K"]:
+        """Log probability of every label in these subjects, given their deviations, shape (*draws, S or 1, 1, V, K)."""
+        if not self.deviations:
+            return self.log_map(values)
+        logits = values["logits_group"] + self.topography.field(values["topography"], observed)
+        return (logits @ self.basis.to(logits)).log_softmax(-1)
+
+    def reduce(self, batch: Batch, index: Mapping[str, Tensor]) -> Batch:
+        """As any template; which vertices are scored is a covariate, for modes to be found by."""
+        reduced = super().reduce(batch, index)
+        if self.topography is None or "vertex" not in index:
+            return reduced
+        scored, place = reduced.scored, reduced.index["vertex"][None, None].to(reduced.scored.x)
+        return replace(reduced, scored=replace(scored, covariates={**scored.covariates, "vertex": place}))
 
     def log_joint(
         self, values: Values, observed: Observed, power: Tensor | float = 1.0, tail: float | None = None
@@ -80,9 +128,9 @@ class FunctionalParcellation(Template):
         power = power[..., None] if torch.is_tensor(power) else power
         profiles, log_kappa = values["mu_session"], values["log_kappa_session"]
         if tail is None:
-            return self.log_map(values) + power * self.log_emission(profiles, log_kappa, observed)
+            return self.log_labels(values, observed) + power * self.log_emission(profiles, log_kappa, observed)
         squares = (session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))
-        return self.log_map(values) + sum(heavy_tailed(square, power, tail) for square in squares)
+        return self.log_labels(values, observed) + sum(heavy_tailed(square, power, tail) for square in squares)
 
     def log_emission(
         self,
@@ -107,9 +155,9 @@ class FunctionalParcellation(Template):
         return torch.where(seen, self.log_joint(values, observed).logsumexp(-1), 0.0)
 
     def labels(self, values: Values, blank: Observed, noise: Noise) -> Int[Tensor, "S 1 V"]:
-        """Labels drawn from the population's map, one for every subject and vertex, shape (S, 1, V)."""
+        """Labels drawn from every subject's map, one for every subject and vertex, shape (S, 1, V)."""
         uniform = torch.special.ndtr(noise("z", (blank.mask.shape[0], 1, blank.mask.shape[2])))
-        steps = self.log_map(values).exp().cumsum(-1)[..., :-1]
+        steps = self.log_labels(values, blank).exp().cumsum(-1)[..., :-1]
         return (uniform[..., None] > steps).sum(-1)
 
     def observations(self, values: Values, blank: Observed, noise: Noise) -> Observed:

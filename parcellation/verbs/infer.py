@@ -267,7 +267,15 @@ class Inference:
             draws=self.study.outputs.draws,
             settings=self.study.resolved() | {"features": details["study"]["features"]},
             population_of=self.origin.subjects if self.origin.kind == REINFERRED else None,
+            modes=self.modes,
+            deviations=bool(self.modes) and self.model.family.template.deviations,
         )
+
+    @property
+    def modes(self) -> int:
+        """How many modes the model's map is smooth in; 0 for a free map."""
+        phi = self.model.family.template.hyperparameters().get("phi")
+        return 0 if phi is None else phi.shape[1]
 
     def _write_logs(self) -> None:
         logs = self.study.outputs.directory / "logs"

@@ -18,7 +18,7 @@ from parcellation.cohort_source import CohortSource
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, Stopped, UsageError
 from parcellation.family import Family
-from parcellation.files import writable_folder, write_text
+from parcellation.files import checksum, writable_folder, write_text
 from parcellation.label_power import choose_label_power, fit_retest_link, refit_map
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.networks import close_anchors, separation
@@ -28,12 +28,15 @@ from parcellation.training import Plan, anchor, fit, settle_population, warm_sta
 from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.results import find_colours, find_orientation
+from parcellation.verbs.topography import study_basis
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
 
 COLLAPSED = 0.05  # share of the anchors' differences between networks
 CHUNK = 8  # subjects in memory at a time outside training steps
+FREE_PASSES, SMOOTH_PASSES = 8, 24  # towards the first answer: scales of smooth maps take longer to find
+SMOOTHNESS = 1.0  # nu of the Matern field that a smooth map is
 ROW_RATE = 0.1  # free subjects start near their answers: larger steps only blur them, and what is learned of the scales
 
 
@@ -108,6 +111,8 @@ def _key(study: Study, ground: str, store, subjects: list[str]) -> str:
     wanted = set(subjects)
     units = [[*unit, store.header(*unit)["checksum"]] for unit in store.units() if unit[0] in wanted]
     content = study.resolved()
+    if study.model.topography.graph is not None:
+        content["model"]["topography"]["graph"] = checksum(study.model.topography.graph)
     training = {k: v for k, v in content["training"].items() if k not in ("subjects", "group", "checkpoint_every")}
     model = {k: v for k, v in content["model"].items() if k not in ("file", "names")}
     settings = [content["features"], model, training, ground, units]
@@ -135,8 +140,9 @@ def _family(study: Study, cohort: Cohort, device: torch.device) -> tuple[Family,
     """
     cls = _template(study)
     source = CohortSource(None, cohort, device)
+    smooth = _smooth(study, cohort)
     reference = anchor(source, cls.plates, study.model.networks, study.training.seed, CHUNK)
-    template = cls(reference.float(), cohort.reference_frames())
+    template = cls(reference.float(), cohort.reference_frames(), **smooth)
     source = CohortSource(template, cohort, device)
     with torch.random.fork_rng(devices=[]):
         # The only use of the global generator: zuko's layers draw their first weights from it.
@@ -144,8 +150,27 @@ def _family(study: Study, cohort: Cohort, device: torch.device) -> tuple[Family,
         model = study.model
         settings = dict(flow=model.flows, encoding_size=model.encoding_size, passes=model.encoder_passes)
         family = Family(template, source.cards, model.scheme, **settings).to(device)
-    settle_population(family, source, CHUNK, warm_start(family, source, CHUNK))
+    passes = SMOOTH_PASSES if smooth else FREE_PASSES
+    settle_population(family, source, CHUNK, warm_start(family, source, CHUNK, passes))
     return family, source
+
+
+def _smooth(study: Study, cohort: Cohort) -> dict:
+    """What a template with a smooth map is made with besides; nothing where it is off.
+
+    Raises UsageError for a template without smooth maps.
+    """
+    settings = study.model.topography
+    if settings.modes and study.model.template != "functional_parcellation":
+        raise UsageError(
+            f"model.topography: expected functional_parcellation, got {study.model.template!r}, without it"
+        )
+    basis = study_basis(study, cohort.vertices)
+    if basis is None:
+        return {}
+    phi, eigenvalues = (torch.from_numpy(part).float() for part in (basis.phi, basis.eigenvalues))
+    decay = (SMOOTHNESS + settings.dimensions / 2) / 2
+    return dict(phi=phi, eigenvalues=eigenvalues, decay=decay, deviations=settings.subjects)
 
 
 def _template(study: Study) -> type[Template]:

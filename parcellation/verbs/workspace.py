@@ -162,7 +162,8 @@ def resolve(study: Study, model: Path | None = None) -> Study:
     trained, content = header["details"]["study"], study.resolved()
     for section in FROM_MODEL:
         for key in sorted(study.said(section)):
-            expected, got = trained[section][key], content[section][key]
+            # A key that is newer than the model had no effect on it: as if it had been left out.
+            expected, got = trained[section].get(key, content[section][key]), content[section][key]
             if key not in FREE and expected != got:
                 raise BadData(
                     f"{section}.{key}: the model {folder} was trained with {expected!r}, the study says {got!r}"

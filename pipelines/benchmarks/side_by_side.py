@@ -39,6 +39,8 @@ def fit_all(
     """
     if any(family.fixed or family.bank or any(free.sparse for free in family.free.values()) for family in families):
         raise ValueError("side by side: expected families without sparse rows, settled encodings and banks")
+    if any(site.joint for family in families for site in family.template.sites):
+        raise ValueError("side by side: a smooth map's encodings hold constants that differ between data sets")
     losses = [_Loss(family, estimator) for family in families]
     parameters, _ = stack_module_state(losses)  # buffers are constants of flows, the same in all
     data = _stacked([source.full.seen for source in sources])
