@@ -120,17 +120,22 @@ def methods_text(
     draws: int,
     settings: Mapping[str, Mapping] | None = None,
     population_of: int | None = None,
+    refinement: int = 0,
 ) -> str:
     """The methods paragraph of a run, with references, as Markdown.
 
     trained_on: subjects that the model was trained on; subjects: those that maps were made for; settings: the resolved
     study, of which cleaning and features are described, nothing if None; population_of: subjects that the population
-    was inferred again from, None where it is the model's.
+    was inferred again from, None where it is the model's; refinement: steps for each subject.
     """
     again = (
         f"The population's networks, their map and the variation between people were then inferred again from the "
         f"{population_of} subjects of the present cohort by expectation-maximisation, starting at the trained ones; "
         f"the rest of the model was not changed. "
+    )
+    refined = (
+        f"The approximate posterior of each subject was then improved by {refinement} natural-gradient steps of its "
+        f"own on the evidence lower bound, with the population's draws held fixed. "
     )
     then = "Given this population, maps" if population_of else "Maps"
     prepared = _prepared(settings) if settings else ""
@@ -143,7 +148,8 @@ def methods_text(
         f"session and vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] "
         f"with parcellation {__version__}; its levels between and within subjects follow the multi-session "
         f"hierarchical model of [2]. {again if population_of else ''}{then} of {subjects} subjects were then inferred "
-        f"without further training. Network probabilities are means over {draws} posterior draws, a vertex's label is "
+        f"without further training. {refined if refinement else ''}Network probabilities are means over {draws} "
+        f"posterior draws, a vertex's label is "
         f"its most probable network, and entropy is given in bits. For data of the Human Connectome Project, cite [3] "
         f"as well."
         f"\n\n"
