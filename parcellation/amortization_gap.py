@@ -58,7 +58,7 @@ LabelDraws = Callable[[dict[str, Tensor]], Tensor]
 class Budget:
     """How hard to look: population draws, draws of an evaluation and of a map, importance samples, and the searches:
 
-    gradient ascent, natural steps, annealing.
+    gradient ascent, annealing, natural steps.
     """
 
     population_draws: int = 4
@@ -66,8 +66,8 @@ class Budget:
     samples: int = 5000
     map_draws: int = 64
     ascent: Ascent = field(default_factory=Ascent)
-    natural_steps: int = 30
     schedule: Schedule = field(default_factory=Schedule)
+    natural_steps: int = 30
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _infer_arguments(verb: argparse.ArgumentParser) -> None:
         "--refine",
         type=_steps,
         metavar="N",
-        help="improve each answer by N steps for this subject alone; default: training.inner_steps of the model, mostly 0",
+        help="improve each answer by N steps for this subject alone; default: its training.inner_steps, mostly 0",
     )
 
 

@@ -147,7 +147,7 @@ class Family(nn.Module):
         return self.medians(self.population_encodings(), observed)[0]
 
     def medians(self, encodings: Mapping[str, Encoding], observed: Observed) -> tuple[dict, dict[str, Encoding]]:
-        """Medians of sites given parents first, these at theirs, and the encodings, those of centred flows with centres."""
+        """Medians of these sites, parents at theirs, and the encodings, those of centred flows with centres."""
         medians, centred = {}, {}
         for name, encoding in encodings.items():
             mean, sd = self.template.site(name).prior(medians, observed)

@@ -13,8 +13,8 @@ from jaxtyping import install_import_hook
 MODEL_SIDE = (
     "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "recognition",
     "flows", "warped_flows", "free_encoding", "vector_sets", "family", "approximation", "baselines", "elbo",
-    "importance", "pareto", "annealing", "natural_step", "refinement", "semi_amortized", "iterative", "amortization_gap", "training",
-    "model_file", "posterior",
+    "importance", "pareto", "annealing", "natural_step", "refinement", "semi_amortized", "iterative",
+    "amortization_gap", "training", "model_file", "posterior",
     "cohort_source", "summary_bank", "data_sets", "population",
     "training_reference", "held_out_density",
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from parcellation.elbo import objective, elbo
+from parcellation.elbo import elbo, objective
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
 from parcellation.family import Family, scheme_sites

@@ -15,7 +15,7 @@ from parcellation.baselines.cascading_flows import AmortizedCascadingFlows, Casc
 from parcellation.baselines.mean_field import MeanField
 from parcellation.baselines.per_variable import PerVariable
 from parcellation.baselines.rival import Rival, prior_centres
-from parcellation.elbo import objective, elbo
+from parcellation.elbo import elbo, objective
 from parcellation.plates import Batch, Observed, Site, Template
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 from parcellation.training import Plan, Whole, fit

@@ -11,7 +11,7 @@ from parcellation.refinement import Ascent
 from parcellation.verbs import diagnose as verb
 from tests.studies import SUBJECTS, command, damage, snapshot
 
-QUICK = Budget(2, 20, 40, 8, Ascent(2, 2), Schedule(2, 2, 1, 2))
+QUICK = Budget(2, 20, 40, 8, Ascent(2, 2), Schedule(2, 2, 1, 2), 1)
 
 
 @pytest.fixture(autouse=True)
