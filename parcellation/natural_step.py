@@ -73,27 +73,28 @@ def slopes(
     noise: Noise,
     draws: int,
     given: Values | None = None,
-    create_graph: bool = False,
+    differentiable: bool = False,
+    path: bool = True,
 ) -> dict[str, Slope]:
     """The slope of every refinable site.
 
     encodings: of all sites that are drawn; an estimate may have a leading dimension of `draws`. given: values of sites
-    that are not, (draws, ...) or broadcastable. create_graph: keep the slopes differentiable.
+    that are not, (draws, ...) or broadcastable. differentiable: the slopes can be differentiated again. path: by the
+    path gradient; its second derivatives lack those of log q, so slopes of a training are taken without.
     """
     names, whole = [name for name in refinable(family) if name not in (given or {})], _held(noise)
-    leaves = {name: _leaves(encodings[name], draws) for name in names}
-    size = draws if create_graph else max(1, CHUNK // batch.scored.mask.numel())
+    leaves = {name: _leaves(encodings[name], draws, differentiable) for name in names}
+    size = draws if differentiable else max(1, CHUNK // batch.scored.mask.numel())
+    how = draws, given, differentiable, path
     found: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in names}
     for start in range(0, draws, size):
         part = slice(start, min(start + size, draws))
-        for name, one in _part_slopes(
-            family, batch, encodings, leaves, whole, part, draws, given, create_graph
-        ).items():
+        for name, one in _part_slopes(family, batch, encodings, leaves, whole, part, *how).items():
             found[name].append(one)
     return {name: _slope(parts, leaves[name][1].shape) for name, parts in found.items()}
 
 
-def _part_slopes(family, batch, encodings, leaves, noise, part, draws, given, create_graph) -> dict[str, tuple]:
+def _part_slopes(family, batch, encodings, leaves, noise, part, draws, given, differentiable, path) -> dict:
     """Of some of the draws: g, E[g delta] before it is weighed, w, mu and s of every site."""
     count = part.stop - part.start
 
@@ -105,14 +106,14 @@ def _part_slopes(family, batch, encodings, leaves, noise, part, draws, given, cr
         name: replace(encodings[name], estimate=m, log_precision=t) for name, (m, t) in now.items()
     }
     known = None if given is None else {name: some(value) for name, value in given.items()}
-    draw = family.draw(batch, lambda name, shape: noise(name, (draws, *shape[1:]))[part], trial, known, True, (count,))
+    draw = family.draw(batch, lambda name, shape: noise(name, (draws, *shape[1:]))[part], trial, known, path, (count,))
     bound = objective(family, batch, draw) / family.template.weight((family.template.unit_plate,), batch)
     flat = [tensor for pair in now.values() for tensor in pair]
-    gradients = torch.autograd.grad(bound, flat, create_graph=create_graph)
+    gradients = torch.autograd.grad(bound, flat, create_graph=differentiable)
     result = {}
     for number, (name, (m, t)) in enumerate(now.items()):
         mean, sd = family.template.site(name).prior(draw.values, batch.scored)
-        if not create_graph:
+        if not differentiable:
             m, t, mean, sd = (tensor.detach() for tensor in (m, t, mean, sd))
         by_m, by_t = gradients[2 * number : 2 * number + 2]
         w = (t + 2 * sd.log()).sigmoid().clamp_min(SMALL)
@@ -163,12 +164,16 @@ def meaned(value: Tensor, shape: torch.Size) -> Tensor:
     return value.sum_to_size(shape) * (shape.numel() / value.numel())
 
 
-def _leaves(encoding: Encoding, draws: int) -> tuple[Tensor, Tensor]:
-    """Estimate a draw and log precision, as something to differentiate by: their own history, if any, is kept."""
+def _leaves(encoding: Encoding, draws: int, history: bool) -> tuple[Tensor, Tensor]:
+    """Estimate a draw and log precision, as something to differentiate by, each alone though both may have one history.
+
+    history: that it is kept.
+    """
     shape = torch.broadcast_shapes(encoding.estimate.shape, encoding.log_precision.shape)
     own = encoding.estimate.ndim > encoding.log_precision.ndim
     estimate = encoding.estimate if own else encoding.estimate.expand(draws, *shape)
-    return tuple(x if x.requires_grad else x.detach().requires_grad_() for x in (estimate, encoding.log_precision))
+    both = (estimate, encoding.log_precision)
+    return tuple(x.view_as(x) if history and x.requires_grad else x.detach().requires_grad_() for x in both)
 
 
 def _held(noise: Noise) -> Callable[[str, tuple[int, ...]], Tensor]:

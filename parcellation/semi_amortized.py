@@ -105,7 +105,8 @@ def semi_amortized(steps: int, first_order: bool = False) -> Estimator:
     def estimator(family: Family, batch: Batch, noise: Noise) -> TrainingLoss:
         encodings, limits = family.encodings(batch), {}
         for step in range(steps):
-            slope = slopes(family, batch, encodings, antithetic(noise), INNER_DRAWS, None, not first_order)
+            pair = antithetic(noise)
+            slope = slopes(family, batch, encodings, pair, INNER_DRAWS, differentiable=not first_order, path=False)
             for name, one in slope.items():
                 encodings[name] = _clipped(natural_step(encodings[name], one, plain_rates(step)), name, limits)
         return TrainingLoss(-objective(family, batch, family.draw(batch, noise, encodings)))
