@@ -46,7 +46,8 @@ class Population:
 
     def sentence(self) -> str:
         """What the report says of it."""
-        refined = f" Answers were refined by {self.refinement} steps each." if self.refinement else ""
+        steps = f"{self.refinement} step{'s' if self.refinement > 1 else ''}"
+        refined = f" Answers were refined by {steps} each." if self.refinement else ""
         if self.kind == FIXED:
             return f"The population is the model's, of its {self.subjects} training subjects.{refined}"
         return (
