@@ -33,6 +33,7 @@ from parcellation.amortization_gap import Estimate
 from parcellation.cohort import open_cohort
 from parcellation.cohort_source import CohortSource
 from parcellation.config import load_study
+from parcellation.encoding import Encoding
 from parcellation.files import write_json
 from parcellation.iterative import Iterative, iterative_loss
 from parcellation.plates import Batch
@@ -48,9 +49,20 @@ from pipelines.benchmarks.make_synth import make
 
 INNER = 5  # steps of the semi-amortized training, and of the iterative network's
 REFINED = {"encoder": 0, "refine5": 5, "refine20": 20, "refine100": 100}
-PLAN = Plan(steps=150, batch=8, learning_rate=0.01, seed=0, subsample={})  # of the iterative network
+PLAN = Plan(steps=100, batch=8, learning_rate=0.01, seed=0, subsample={})  # of the iterative network
 POPULATIONS, EVALUATION, CHOICE, SEARCH = 2, 256, 128, 15  # draws, draws, draws, natural steps from each of two starts
 KIND = 10  # unusual subjects of a kind, among the training subjects and among the unseen ones
+
+
+class Remembering(Posterior):
+    """A posterior that keeps the latest encodings, which the gap is measured of: refining again would take as long."""
+
+    latest = None
+
+    def refined(self, *subject) -> dict[str, Encoding]:
+        """As a posterior does."""
+        self.latest = super().refined(*subject)
+        return self.latest
 
 
 def main() -> None:
@@ -73,7 +85,7 @@ def compare(name: str) -> dict[str, dict[str, float]]:
     subjects, settings = synthetic.COHORTS["var" if name == "unusual" else name]
     cohort = make(seed=0, **settings)
     if name == "unusual":
-        unusual(cohort, subjects)
+        unusual(cohort)
     labels, rows = cohort["z"][-synthetic.UNSEEN :], {}
     print(f"\n{name}\n{'':12}" + "".join(f"{heading:>11}" for heading, _, _ in COLUMNS), flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +101,7 @@ def compare(name: str) -> dict[str, dict[str, float]]:
     return rows
 
 
-def unusual(cohort: dict, subjects: int) -> None:
+def unusual(cohort: dict) -> None:
     """Change the first training subjects and the unseen ones: half of them far from the population, half noisy."""
     first, count = np.arange(len(cohort["X"])), synthetic.UNSEEN
     unseen = first - (len(first) - count)
@@ -103,24 +115,24 @@ def unusual(cohort: dict, subjects: int) -> None:
             X += 2 * (X - cohort["mu_ses"][s][:, z].astype(X.dtype))
 
 
-def _plain(study: Path) -> tuple[Inference, dict[str, Posterior]]:
+def _plain(study: Path) -> tuple[Inference, dict[str, Remembering]]:
     """The default model: by the encoder, refined, and by the iterative network."""
     synthetic.trained(study)
     run = Inference.of(load_study(study))
-    posteriors = {row: Posterior(run.model, run.posterior.draws, steps) for row, steps in REFINED.items()}
+    posteriors = {row: Remembering(run.model, run.posterior.draws, steps) for row, steps in REFINED.items()}
     network = Iterative(run.model.family, INNER)
     fit(network, _training(run), PLAN, estimator=iterative_loss)
-    return run, posteriors | {"iterative": Posterior(run.model, run.posterior.draws, INNER, network.rule)}
+    return run, posteriors | {"iterative": Remembering(run.model, run.posterior.draws, INNER, network.rule)}
 
 
-def _semi(study: Path) -> tuple[Inference, dict[str, Posterior]]:
+def _semi(study: Path) -> tuple[Inference, dict[str, Remembering]]:
     """A model that is trained through refinement, and refined by as many steps."""
     content = yaml.safe_load(study.read_text())
     content["training"]["inner_steps"] = INNER
     study.write_text(yaml.safe_dump(content))
     synthetic.trained(study)
     run = Inference.of(load_study(study))
-    return run, {"semi": run.posterior}
+    return run, {"semi": Remembering(run.model, run.posterior.draws, run.posterior.refinement)}
 
 
 def _training(run: Inference) -> CohortSource:
@@ -128,7 +140,7 @@ def _training(run: Inference) -> CohortSource:
     return CohortSource(run.posterior.template, cohort, torch.device("cpu"))
 
 
-def of_model(run: Inference, posteriors: Mapping[str, Posterior], labels: np.ndarray) -> dict[str, dict[str, float]]:
+def of_model(run: Inference, posteriors: Mapping[str, Remembering], labels: np.ndarray) -> dict[str, dict[str, float]]:
     """Gap, its error, accuracy, NLL and milliseconds of some ways to infer the unseen subjects by one model."""
     unseen = run.cohort.subjects[-synthetic.UNSEEN :]
     probability = {row: [] for row in posteriors}
@@ -154,12 +166,14 @@ def of_model(run: Inference, posteriors: Mapping[str, Posterior], labels: np.nda
     }
 
 
-def gaps_of(run: Inference, posteriors: Mapping[str, Posterior], subject: str) -> dict[str, list[Estimate]]:
-    """A subject's gap of every row at some population draws, to the best answer there; in double precision."""
+def gaps_of(run: Inference, posteriors: Mapping[str, Remembering], subject: str) -> dict[str, list[Estimate]]:
+    """Gap of every row at some population draws, to the best answer there, of the subject just inferred; in float64."""
     sessions, template = tuple(run.cohort.sessions(subject)), run.posterior.template
     observed, family = run.observed(subject, sessions), copy.deepcopy(run.posterior.family).double()
     batch = Batch.full(template.plates, observed.to("cpu", torch.float32))
-    encodings = {row: one.refined(subject, sessions, batch) for row, one in posteriors.items()}
+    encodings = {
+        row: one.latest if one.refinement else one.refined(subject, sessions, batch) for row, one in posteriors.items()
+    }
     gaps = {row: [] for row in posteriors}
     for number, population in enumerate(populations(run, POPULATIONS)):
         doubled = observed.to("cpu", torch.float64)
