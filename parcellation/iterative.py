@@ -9,6 +9,7 @@ They are trained by the same loop as a family (`training.fit`), on a family that
 the gradient that a network is given counts as a constant.
 """
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -65,7 +66,8 @@ class Iterative(nn.Module):
     def __init__(self, family: Family, steps: int = 5):
         super().__init__()
         check_refinable(family)
-        self.family_ = (family,)  # not a part, so that its weights are not trained
+        # A copy that needs no gradient, and no part of this one, so that its weights are not trained.
+        self.family_ = (copy.deepcopy(family).requires_grad_(False),)
         self.template, self.cards, self.steps = family.template, family.cards, steps
         self.settings = dict(family.settings) | {"iterative_steps": steps}
         self.free = nn.ModuleDict()

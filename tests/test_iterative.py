@@ -53,7 +53,7 @@ def test_training_moves_the_network_alone_and_makes_it_better(cohort):
     subject = family, full(cohort.template, cohort.subject(4)), population
     encoder = family.encodings(subject[1])
     start = gain(subject, refine(*subject[:2], encoder, population, keyed("r"), 3, network.rule), "g")
-    fit(network, Whole(cohort.template, cohort.batch), Plan(40, 3, 0.02, 0, {}), estimator=iterative_loss)
+    fit(network, Whole(cohort.template, cohort.batch), Plan(20, 3, 0.03, 0, {}), estimator=iterative_loss)
     end = gain(subject, refine(*subject[:2], encoder, population, keyed("r"), 3, network.rule), "g")
     assert end[0] > start[0]
     assert all(torch.equal(value, weights[name]) for name, value in family.state_dict().items())
