@@ -50,7 +50,7 @@ from pipelines.benchmarks.make_synth import make
 INNER = 5  # steps of the semi-amortized training, and of the iterative network's
 REFINED = {"encoder": 0, "refine5": 5, "refine20": 20, "refine100": 100}
 PLAN = Plan(steps=100, batch=8, learning_rate=0.01, seed=0, subsample={})  # of the iterative network
-POPULATIONS, EVALUATION, CHOICE, SEARCH = 2, 256, 128, 15  # draws, draws, draws, natural steps from each of two starts
+POPULATIONS, EVALUATION, CHOICE, SEARCH = 2, 256, 256, 15  # draws, draws, draws, natural steps from each of two starts
 KIND = 10  # unusual subjects of a kind, among the training subjects and among the unseen ones
 
 
