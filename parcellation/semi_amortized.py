@@ -2,8 +2,9 @@
 
 After Kim et al. (2018). *At test time* the population is frozen at the draws that a posterior is made with. Each has an
 estimate of its own, since what a member's data say depends a little on the population they are seen against, and all
-share a precision. A step visits every draw once; noise comes in pairs of opposite signs, a step after the other, so
-that what is odd in it does not move a mean, and precisions move in the first of a pair only, when estimates do not know
+share a precision. Two steps visit one half of the draws and the next two the other, which goes along with the first
+on average; noise comes in pairs of opposite signs, a step after the other, so that what is odd in it does not move a
+mean, and precisions move in the first of a pair only, when estimates do not know
 the noise yet. The answer that is worse on draws of its own is not used: the encoder's is the worst there is.
 
 *In training* (`semi_amortized`) the loss is that of the encodings after the steps:
@@ -37,7 +38,7 @@ INNER_DRAWS = 2  # of a step within training: a pair of opposite noise
 
 def pair_rates(step: int) -> Rates:
     """Shares of a step whose noise is that of the step before with its sign changed, or new in even steps."""
-    return Rates(1 / (1 + 0.3 * step), 1 / (2 + step), 2 / (4 + step) if step % 2 == 0 else 0.0)
+    return Rates(1 / (1 + 0.3 * step), 1 / (2 + step / 2), 2 / (4 + step) if step % 2 == 0 else 0.0)
 
 
 def plain_rates(step: int) -> Rates:
@@ -77,12 +78,16 @@ def refine(
     """
     draws = len(next(iter(population.values())))
     start = {name: one.detach() for name, one in encodings.items() if name not in population}
-    found = {name: own_estimates(one, draws) if name in refinable(family) else one for name, one in start.items()}
+    own = [name for name in refinable(family) if name in start]
+    found = start | {name: own_estimates(start[name], draws) for name in own}
     for step in range(steps):
-        one = partial(_signed, noise("refine", step // 2), 1 - 2 * (step % 2))
+        part = slice(step // 2 % 2, None, 2) if draws > 1 else slice(None)
+        some = {name: value[part] for name, value in population.items()}
+        seen = {name: one if name not in own else _visited(one, part) for name, one in found.items()}
+        drawn = partial(_signed, noise("refine", step // 2), 1 - 2 * (step % 2))
         with torch.enable_grad():
-            slope = slopes(family, batch, found, one, draws, population)
-        found |= {name: rule(name, step, found[name], slope[name]) for name in slope}
+            slope = slopes(family, batch, seen, drawn, len(next(iter(some.values()))), some)
+        found |= {name: _merged(found[name], part, rule(name, step, seen[name], slope[name])) for name in own}
     before, after = (bounds(family, batch, one, population, noise("choose"), draws) for one in (start, found))
     return found if float((after - before).mean()) >= 0 else start
 
@@ -113,6 +118,18 @@ def semi_amortized(steps: int, first_order: bool = False) -> Estimator:
 
     estimator.__name__ = f"semi_amortized {steps} {'first_order' if first_order else 'full'}"  # what a checkpoint is of
     return estimator
+
+
+def _visited(encoding: Encoding, part: slice) -> Encoding:
+    return replace(encoding, estimate=encoding.estimate[part])
+
+
+def _merged(before: Encoding, part: slice, after: Encoding) -> Encoding:
+    """All draws' encoding after a step of some of them: the others' estimates move as these do on average."""
+    change = after.estimate - before.estimate[part]
+    estimate = before.estimate + change.mean(0)
+    estimate[part] = after.estimate
+    return replace(after, estimate=estimate)
 
 
 def at_draw(encodings: Mapping[str, Encoding], number: int) -> dict[str, Encoding]:

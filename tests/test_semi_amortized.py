@@ -89,10 +89,10 @@ def test_an_answer_is_never_below_the_encoders_on_the_draws_it_is_chosen_by(subj
 
 def test_a_conjugate_model_is_refined_to_its_exact_posterior(effects):
     problem, family, evidence, exact = plain_problem(effects)
-    population = {"population": problem.population["population"].expand(8, 1, 1, 3)}
+    population = {"population": problem.population["population"].expand(32, 1, 1, 3)}
     far = Encoding(exact.estimate + 0.3, exact.log_precision + 1.0, exact.extra)
     found = refine(family, problem.batch, {"group": far}, population, keyed("exact"), 40)
-    weights = bounds(family, problem.batch, found, population, keyed("fresh")(), 8)
+    weights = bounds(family, problem.batch, found, population, keyed("fresh")(), 32)
     assert float(weights.mean()) == pytest.approx(float(evidence), abs=0.02)
 
 
