@@ -24,8 +24,8 @@ from parcellation.label_power import choose_label_power, fit_retest_link, refit_
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.networks import close_anchors, separation
 from parcellation.plates import Template, template_class
-from parcellation.store import Store
 from parcellation.semi_amortized import check_refinable, semi_amortized
+from parcellation.store import Store
 from parcellation.training import Plan, anchor, fit, settle_population, warm_start
 from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
