@@ -27,6 +27,7 @@ from parcellation.elbo import log_ratios
 from parcellation.errors import BadData
 from parcellation.family import Family
 from parcellation.importance import ImportanceEvidence
+from parcellation.natural_step import refinable
 from parcellation.pareto import pareto_shape
 from parcellation.plates import seeded
 from parcellation.refinement import (
@@ -36,6 +37,7 @@ from parcellation.refinement import (
     ascent_answer,
     best_answer,
     encoder_answer,
+    natural_answer,
     neutral_answer,
     noise_weight,
     refine_encodings,
@@ -54,7 +56,10 @@ LabelDraws = Callable[[dict[str, Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Budget:
-    """How hard to look: population draws, draws of an evaluation and of a map, importance samples, and the searches."""
+    """How hard to look: population draws, draws of an evaluation and of a map, importance samples, and the searches:
+
+    gradient ascent, annealing, natural steps.
+    """
 
     population_draws: int = 4
     evaluation: int = 512
@@ -62,6 +67,7 @@ class Budget:
     map_draws: int = 64
     ascent: Ascent = field(default_factory=Ascent)
     schedule: Schedule = field(default_factory=Schedule)
+    natural_steps: int = 30
 
 
 @dataclass(frozen=True)
@@ -186,16 +192,21 @@ class Diagnosis:
 
 
 def diagnose_member(
-    family: Family, problems: Sequence[LocalProblem], budget: Budget, labels: LabelDraws | None = None
+    family: Family,
+    problems: Sequence[LocalProblem],
+    budget: Budget,
+    labels: LabelDraws | None = None,
+    given: Sequence[Answer] | None = None,
 ) -> Diagnosis:
     """Diagnose one member from its local problems, one a population draw.
 
+    given: the answers in use, in the place of the encoder's, where they have been refined.
     labels: label probabilities (draws, V, K) of values of all sites, for a map; None where there are no labels. Raises
     BadData when a bound is not finite.
     """
     found, maps = [], ([], [])
-    for problem in problems:
-        encoder, refined, best = answers(family, problem, budget)
+    for problem, answer in zip(problems, given or [None] * len(problems), strict=True):
+        encoder, refined, best = answers(family, problem, budget, answer)
         found.append(at_draw(problem, encoder, refined, best, budget))
         if labels is not None:
             for answer, collected in zip((encoder, best), maps, strict=True):
@@ -204,12 +215,15 @@ def diagnose_member(
     return Diagnosis(tuple(found), observations, map_change(*maps) if labels is not None else None)
 
 
-def answers(family: Family, problem: LocalProblem, budget: Budget) -> tuple[Answer, Answer, Answer]:
-    """The encoder's answer, the best with its encodings refined, and the best with flows refined as well."""
-    encoder = encoder_answer(problem, family)
+def answers(
+    family: Family, problem: LocalProblem, budget: Budget, given: Answer | None = None
+) -> tuple[Answer, Answer, Answer]:
+    """The encoder's answer, or the one given, the best with its encodings refined, and with flows refined as well."""
+    encoder = encoder_answer(problem, family) if given is None else given
     neutral, ascended = neutral_answer(problem, encoder), ascent_answer(problem, encoder)
     starts = [start for start in (encoder, ascended) if start is not None]
     refined = [refine_encodings(problem, start, budget.ascent) for start in starts]
+    refined += [natural_answer(problem, start, budget.natural_steps) for start in starts if refinable(family)]
     further = replace(budget.ascent, rate=2 * budget.ascent.rate)  # from the prior it is a long way
     refined.append(refine_encodings(problem, neutral, further))
     refined = best_answer(problem, [*starts, *refined], budget.evaluation)

@@ -97,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 # The verbs that a filter narrows; the others refuse it, since what is ignored in silence is believed to act.
 BY_SUBJECT = ("index", "prepare", "infer", "diagnose", "compare", "show", "simulate")
 BY_SESSION = ("index", "prepare", "infer")
+MOST_STEPS = 10_000  # of refinement: a hundred are enough
 
 
 def _common_arguments(verb: argparse.ArgumentParser, name: str) -> None:
@@ -125,6 +126,18 @@ def _infer_arguments(verb: argparse.ArgumentParser) -> None:
         default="fixed",
         help="the model's (default), or inferred again from the whole cohort, 20 subjects or more",
     )
+    verb.add_argument(
+        "--refine",
+        type=_steps,
+        metavar="N",
+        help="improve each answer by N steps for this subject alone; default: its training.inner_steps, mostly 0",
+    )
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or int(text) > MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"expected a number of steps from 0 to {MOST_STEPS}, got {text!r}")
+    return int(text)
 
 
 def _diagnose_arguments(verb: argparse.ArgumentParser) -> None:
@@ -204,7 +217,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
         return _verb(options, "check_manifest")(options.manifest, options.strict)
     # A wrong study is found before a verb's libraries are loaded, which takes seconds.
     study = _study(options)
-    more = {"infer": ("population",), "diagnose": ("all",), "networks": ("numbers",)}.get(options.verb, ())
+    more = {"infer": ("population", "refine"), "diagnose": ("all",), "networks": ("numbers",)}.get(options.verb, ())
     with run_log(arguments) as log:
         said = _verb(options)(study, selection, *(getattr(options, name) for name in more))
         if options.verb in ON_RESULTS and not options.dry_run:

@@ -202,6 +202,8 @@ class Training(Section):
     checkpoint_every: int = Field(default=100, ge=1, description="steps")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=1, ge=1, description="more only pay for whole-cortex models")
+    inner_steps: int = Field(default=0, ge=0, le=20, description="of refinement that a training step goes through")
+    inner_gradient: Literal["full", "first_order"] = "full"
 
 
 class Outputs(Section):

@@ -122,13 +122,14 @@ def methods_text(
     population_of: int | None = None,
     modes: int = 0,
     deviations: bool = False,
+    refinement: int = 0,
 ) -> str:
     """The methods paragraph of a run, with references, as Markdown.
 
     trained_on: subjects that the model was trained on; subjects: those that maps were made for; settings: the resolved
     study, of which cleaning and features are described, nothing if None; population_of: subjects that the population
-    was inferred again from, None where it is the model's; modes: of the region that its map is smooth in, 0 for a free
-    map; deviations: whether subjects deviate from it in the same modes.
+    was inferred again from, None where it is the model's; refinement: steps for each subject; modes: of the region that
+    its map is smooth in, 0 for a free map; deviations: whether subjects deviate from it in the same modes.
     """
     again = (
         f"The population's networks, their map and the variation between people were then inferred again from the "
@@ -139,6 +140,10 @@ def methods_text(
     smooth = (
         f"The population's map is smooth, a weighted sum of the region's first {modes} Laplacian modes and a residual "
         f"of each vertex{own}; how smooth was learned. "
+    )
+    refined = (
+        f"The approximate posterior of each subject was then improved by {refinement} natural-gradient steps of its "
+        f"own on the evidence lower bound, with the population's draws held fixed. "
     )
     then = "Given this population, maps" if population_of else "Maps"
     prepared = _prepared(settings) if settings else ""
@@ -151,9 +156,9 @@ def methods_text(
         f"session and vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] "
         f"with parcellation {__version__}; its levels between and within subjects follow the multi-session "
         f"hierarchical model of [2]. {smooth if modes else ''}{again if population_of else ''}{then} of {subjects} "
-        f"subjects were then inferred without further training. Network probabilities are means over {draws} posterior "
-        f"draws, a vertex's label is its most probable network, and entropy is given in bits. For data of the Human "
-        f"Connectome Project, cite [3] as well."
+        f"subjects were then inferred without further training. {refined if refinement else ''}Network probabilities "
+        f"are means over {draws} posterior draws, a vertex's label is its most probable network, and entropy is given "
+        f"in bits. For data of the Human Connectome Project, cite [3] as well."
         f"\n\n"
         f"{references}\n"
     )

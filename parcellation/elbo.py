@@ -54,12 +54,12 @@ Estimator = Callable[[Approximation, Batch, Noise], TrainingLoss]
 
 def path_gradient(family: Approximation, batch: Batch, noise: Noise) -> TrainingLoss:
     """The loss of one step on a batch of reduced cardinality; log q has no gradient but through the draw."""
-    return TrainingLoss(-_objective(family, batch, family.draw(batch, noise)))
+    return TrainingLoss(-objective(family, batch, family.draw(batch, noise)))
 
 
 def sgvb_a(family: Approximation, batch: Batch, noise: Noise) -> TrainingLoss:
     """The same loss with its total gradient."""
-    return TrainingLoss(-_objective(family, batch, family.draw(batch, noise, path=False)))
+    return TrainingLoss(-objective(family, batch, family.draw(batch, noise, path=False)))
 
 
 def sgvb_b(family: Family, batch: Batch, noise: Noise) -> TrainingLoss:
@@ -91,7 +91,7 @@ def elbo(family: Approximation, batch: Batch, noise: Noise, draws: int = 100) ->
     with torch.no_grad():
         encodings = family.encodings(batch)
         totals = torch.stack(
-            [_objective(family, batch, family.draw(batch, noise, encodings, path=False)) for _ in range(draws)]
+            [objective(family, batch, family.draw(batch, noise, encodings, path=False)) for _ in range(draws)]
         )
     return Elbo(float(totals.mean()), float(totals.std() / draws**0.5))
 
@@ -113,14 +113,15 @@ def log_ratios(family: Approximation, batch: Batch, draw: Draw) -> dict[str, Ten
     return ratios
 
 
-def _objective(family: Approximation, batch: Batch, draw: Draw) -> Float[Tensor, ""]:
+def objective(family: Approximation, batch: Batch, draw: Draw) -> Float[Tensor, ""]:
+    """log p - log q with every plate's weight, summed over all that is drawn, in nats; given sites have no part."""
     return _weighted(family, batch, draw, log_ratios(family, batch, draw))
 
 
 def _weighted(family: Approximation, batch: Batch, draw: Draw, ratios: Mapping[str, Tensor]) -> Float[Tensor, ""]:
     template = family.template
     total = template.weight(template.plates, batch) * template.log_likelihood(draw.values, batch.scored).sum()
-    for site in template.sites:
+    for site in (template.site(name) for name in ratios):
         ratio = torch.where(template.present(site, batch), ratios[site.name], 0.0)
         total = total + template.weight(site.plates, batch) * ratio.sum()
     return total

@@ -148,10 +148,10 @@ class Family(nn.Module):
     @torch.no_grad()
     def centre(self, observed: Observed) -> dict[str, Tensor]:
         """Medians of the population sites that are part of the model: what encoders measure new data against."""
-        return self._medians(self.population_encodings(), observed)[0]
+        return self.medians(self.population_encodings(), observed)[0]
 
-    def _medians(self, encodings: Mapping[str, Encoding], observed: Observed) -> tuple[dict, dict[str, Encoding]]:
-        """Medians of these sites with the parents at theirs, and the encodings, those of centred flows with centres."""
+    def medians(self, encodings: Mapping[str, Encoding], observed: Observed) -> tuple[dict, dict[str, Encoding]]:
+        """Medians of these sites, parents at theirs, and the encodings, those of centred flows with centres."""
         medians, centred = {}, {}
         for name, encoding in encodings.items():
             mean, sd = self.template.site(name).prior(medians, observed)
@@ -172,7 +172,7 @@ class Family(nn.Module):
         result |= {name: self._scored(name, encoding, batch) for name, encoding in self.fixed.items()}
         if not any(flow.centred for flow in self.flows.values()):
             return result
-        return self._medians({site.name: result[site.name] for site in self.template.sites}, batch.scored)[1]
+        return self.medians({site.name: result[site.name] for site in self.template.sites}, batch.scored)[1]
 
     def answers(self, observations: Mapping[str, Encoding], observed: Observed) -> dict[str, Encoding]:
         """Encodings for the rows of free sites, parents first, from noisy observations of their ground variables.
@@ -191,7 +191,7 @@ class Family(nn.Module):
         """Draws of the population sites, shape (draws, *plates, *event), with the outermost plate of size 1."""
         values: dict[str, Tensor] = {}
         with torch.no_grad():
-            for name, encoding in self._medians(self.population_encodings(), observed)[1].items():
+            for name, encoding in self.medians(self.population_encodings(), observed)[1].items():
                 site = self.template.site(name)
                 mean, sd = site.prior(values, observed)
                 base = mean + sd * noise(name, (draws,) + self.template.shape(site, observed))

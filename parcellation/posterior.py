@@ -2,11 +2,12 @@
 
 The population stays as trained: its draws are part of the model's answer and the same for everyone. A subject's draws
 are seeded by model, site, subject and session, so a result does not depend on who else is inferred, on the order of the
-sessions, or on a session without data beside them.
+sessions, or on a session without data beside them. The same holds where answers are refined (`semi_amortized`), with
+the population frozen at its draws.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from parcellation.family import Family
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling, Summaries
 from parcellation.plates import Batch, Noise, Observed
+from parcellation.semi_amortized import Rule, check_refinable, natural_rule, refine
 
 INTERVAL = (0.05, 0.95)
 PASSES = 3  # towards a subject's own layout of networks, profiles as they are
@@ -76,28 +78,33 @@ class PopulationPosterior:
 class Posterior:
     """A frozen model with its draws of the population.
 
-    Raises UsageError for a model whose subject sites have free encodings: it knows its training subjects only.
+    refinement: steps that improve a subject's encodings beyond the encoder's; rule: what a step does.
+    Raises UsageError for a model whose subject sites have free encodings: it knows its training subjects only; and for
+    steps where none of them can be refined.
     """
 
-    def __init__(self, model: TrainedModel, draws: int = 64):
-        self.model, self.draws = model, draws
+    def __init__(self, model: TrainedModel, draws: int = 64, refinement: int = 0, rule: Rule = natural_rule):
+        self.model, self.draws, self.refinement, self.rule = model, draws, refinement, rule
         self.family, self.template = model.family.eval(), model.family.template
         check_applicable(self.family)
+        if refinement:
+            check_refinable(self.family)
         self.blank = model.blank()
         self.population = self.family.draw_population(self.blank, self._noise("population", ()), draws)
 
-    def _noise(self, subject: str, sessions: tuple[str, ...]) -> Noise:
-        """Standard normal noise keyed by model, site, subject and, on the session plate, session."""
+    def _noise(self, subject: str, sessions: tuple[str, ...], *purpose: int | str) -> Noise:
+        """Standard normal noise keyed by model, site, subject, purpose if any, and, on the session plate, session."""
+        key = (subject, *map(str, purpose))
         dimension = self.template.plates.index("session") if "session" in self.template.plates else None
 
         def noise(name: str, shape: tuple[int, ...]) -> Tensor:
             dtype, device = self.blank.x.dtype, self.blank.x.device
             site = self.template.site(name)
             if "session" not in site.plates:
-                return torch.randn(shape, generator=self._generator(name, subject), dtype=dtype).to(device)
+                return torch.randn(shape, generator=self._generator(name, *key), dtype=dtype).to(device)
             axis = len(shape) - len(site.event) - len(self.template.plates) + dimension
             one = (*shape[:axis], 1, *shape[axis + 1 :])
-            parts = [torch.randn(one, generator=self._generator(name, subject, s), dtype=dtype) for s in sessions]
+            parts = [torch.randn(one, generator=self._generator(name, *key, s), dtype=dtype) for s in sessions]
             return torch.cat(parts, axis).to(device)
 
         return noise
@@ -112,17 +119,32 @@ class Posterior:
         cards = dict(zip(self.template.plates, observed.mask.shape, strict=True))
         batch = Batch(observed, observed, {}, cards)
         noise = self._noise(subject, sessions)
-        encodings = None if self.model.label_power.plain else self._tempered(batch)
+        encodings = self.refined(subject, sessions, batch) if self.refinement else None
+        if not self.model.label_power.plain:
+            encodings = self._tempered(batch, encodings)
         return self.family.draw(batch, noise, encodings, self.population, path=False, draws=(self.draws,)).values
 
-    def _tempered(self, batch: Batch) -> dict[str, Encoding]:
+    @torch.no_grad()
+    def refined(self, subject: str, sessions: tuple[str, ...], batch: Batch) -> dict[str, Encoding]:
+        """Encodings of a subject's sites after the steps, with an estimate for each population draw."""
+
+        def noise(*purpose: int | str) -> Noise:
+            return self._noise(subject, sessions, *purpose)
+
+        encodings = self.family.encodings(batch)
+        return refine(self.family, batch, encodings, self.population, noise, self.refinement, self.rule)
+
+    def _tempered(self, batch: Batch, refined: Mapping[str, Encoding] | None = None) -> dict[str, Encoding]:
         """Encodings of which the profiles are pooled by labels as they are believed, not by those of full evidence.
 
-        A session's noise stays what the power was chosen with.
+        A session's noise stays what the power was chosen with, or is refined. refined: encodings under full evidence,
+        of which the profiles are then believed by these labels.
         """
         encoder, encodings = pooling(self.family), self.family.encodings(batch)
         centre = self.family.centre(batch.seen)
         summaries = encoder.summarise(batch.seen, centre)
+        if refined is not None:
+            encodings, summaries = encodings | refined, self._refined_summaries(batch.seen, summaries, refined)
         log_map = self.template.log_map(self.population)[:, 0, 0].exp().mean(0).log()
         state = tempered_state(self.model, batch.seen, log_map, summaries)
         believed = replace(summaries, labels=state)
@@ -132,6 +154,17 @@ class Posterior:
             name: replace(again[name], centre=encoding.centre) if name in told else encoding
             for name, encoding in encodings.items()
         }
+
+    def _refined_summaries(self, seen: Observed, summaries: Summaries, refined: Mapping[str, Encoding]) -> Summaries:
+        """Summaries with the medians of refined sites, on average over the population draws."""
+        mean = {name: _estimate_of_all(encoding) for name, encoding in refined.items()}
+        medians, _ = self.family.medians(self.family.population_encodings() | mean, seen)
+        return replace(
+            summaries,
+            subject=(medians["mu_subject"][:, 0, 0], summaries.subject[1]),
+            session=(medians["mu_session"][:, :, 0], summaries.session[1]),
+            noise=medians["log_kappa_session"].exp()[..., 0],
+        )
 
     @torch.no_grad()
     def labels(self, values: dict[str, Tensor], observed: Observed) -> Float[Tensor, "draws V K"]:
@@ -296,6 +329,12 @@ def contrasts(profiles: Float[np.ndarray, "draws K target"]) -> Float[np.ndarray
 def _profiles(draws: Float[np.ndarray, "draws K target"]) -> tuple[np.ndarray, ...]:
     """Mean, low and high of profiles, then of their contrasts."""
     return *_interval(draws), *_interval(contrasts(draws))
+
+
+def _estimate_of_all(encoding: Encoding) -> Encoding:
+    """The encoding with one estimate, the mean over draws where every draw has its own."""
+    own = encoding.estimate.ndim > encoding.log_precision.ndim
+    return replace(encoding, estimate=encoding.estimate.mean(0)) if own else encoding
 
 
 def _interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,7 +8,8 @@ or from closed-form coordinate ascent; each can be improved by gradient ascent o
     encodings alone, the flows frozen        what the encoder has missed
     encodings and the flows of this member   what sharing flows with all others costs (PAVI)
 
-with the path gradient, by Adam, whose steps are bounded, over noise that is the same for every answer.
+with the path gradient, by Adam, whose steps are bounded, over noise that is the same for every answer. Encodings of the
+usual flows are also improved by natural steps, which end closer.
 """
 
 import copy
@@ -24,11 +25,13 @@ from torch import Tensor
 from parcellation.encoding import Encoding
 from parcellation.family import Draw, Family
 from parcellation.importance import log_weights
+from parcellation.natural_step import Rates, antithetic, natural_step, slopes
 from parcellation.network_pooling import NetworkPooling
 from parcellation.plates import Batch, Noise, Observed, Site, Values, gaussian_noise, seeded
 
 SWEEPS = 30  # of coordinate ascent: what more of them change is far below a nat
 BETAS = (0.8, 0.9)  # gradients have little noise near an optimum, and a long memory swings about it
+NATURAL_DRAWS = 32  # of a natural step
 CHUNK = 1 << 21  # observations, times draws, in memory at a time
 FARTHEST = 30.0  # prior sd's: the longest unit that an estimate moves in, where data say next to nothing
 
@@ -144,6 +147,19 @@ def ascent_answer(problem: LocalProblem, answer: Answer, sweeps: int = SWEEPS) -
         for name, old in answer.encodings.items()
     }
     return Answer(family, encodings, "coordinate ascent")
+
+
+@torch.no_grad()
+def natural_answer(problem: LocalProblem, answer: Answer, steps: int, draws: int = NATURAL_DRAWS) -> Answer:
+    """The answer with better encodings by natural steps (see `natural_step`), and the same flows."""
+    encodings = dict(answer.encodings)
+    for step in range(steps):
+        noise = antithetic(problem.noise("natural", step))
+        with torch.enable_grad():
+            slope = slopes(answer.family, problem.batch, encodings, noise, draws, problem.population)
+        rates = Rates(1 / (1 + 0.3 * step), precision=1 / (2 + step))
+        encodings |= {name: natural_step(encodings[name], one, rates) for name, one in slope.items()}
+    return replace(answer, encodings=encodings)
 
 
 def refine_encodings(problem: LocalProblem, answer: Answer, ascent: Ascent) -> Answer:

@@ -13,8 +13,9 @@ from jaxtyping import install_import_hook
 MODEL_SIDE = (
     "plates", "networks", "topography", "templates", "encoding", "label_pooling", "smooth_labels", "network_pooling",
     "encoders", "recognition", "flows", "joint_flow", "warped_flows", "free_encoding", "vector_sets", "family",
-    "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "refinement", "amortization_gap",
-    "training", "model_file", "posterior", "cohort_source", "summary_bank", "data_sets", "population",
+    "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "natural_step", "refinement",
+    "semi_amortized", "iterative", "amortization_gap", "training", "model_file", "posterior", "cohort_source",
+    "summary_bank", "data_sets", "population",
     "training_reference", "held_out_density",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")

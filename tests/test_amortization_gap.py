@@ -31,8 +31,8 @@ from tests.conftest import draw_cohort
 from tests.test_posterior import model_of
 from tests.test_refinement import group_problem
 
-QUICK = Budget(2, 100, 500, 16, Ascent(12, 4, 0.4), Schedule(10, 16, 2, 4))
-TINY = Budget(1, 20, 100, 16, Ascent(2, 2, 0.2), Schedule(4, 4, 1, 2))
+QUICK = Budget(2, 100, 500, 16, Ascent(12, 4, 0.4), Schedule(10, 16, 2, 4), 4)
+TINY = Budget(1, 20, 100, 16, Ascent(2, 2, 0.2), Schedule(4, 4, 1, 2), 1)
 
 
 class Line(Template):

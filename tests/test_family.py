@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from parcellation.elbo import _objective, elbo
+from parcellation.elbo import elbo, objective
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
 from parcellation.family import Family, scheme_sites
@@ -62,7 +62,7 @@ def test_only_visited_rows_have_a_gradient(effects):
     template, observed = effects
     family = Family(template, full(template, observed).cards, "free").double()
     batch = template.reduce(full(template, observed), {"group": torch.tensor([1, 3])})
-    _objective(family, batch, family.draw(batch, noise(0))).backward()
+    objective(family, batch, family.draw(batch, noise(0))).backward()
     gradient = family.free["group"].rows.weight.grad
     assert gradient.is_sparse
     assert gradient.coalesce().indices().flatten().tolist() == [1, 3]
@@ -79,7 +79,7 @@ def test_every_parameter_gets_a_gradient(scheme, flow, size, effects, ragged):
         cards = full(template, observed).cards
         family = shaken(Family(template, cards, scheme, flow, encoding_size=size).double(), 0.1)
         batch = full(template, observed)
-        _objective(family, batch, family.draw(batch, noise(0))).backward()
+        objective(family, batch, family.draw(batch, noise(0))).backward()
         for name, parameter in family.named_parameters():
             assert parameter.grad is not None, name
             gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
@@ -113,7 +113,7 @@ def test_at_the_exact_posterior_every_draw_gives_the_evidence(effects):
     family, batch = exact_family(template, observed), full(template, observed)
     evidence = float(template.log_evidence(observed))
     for seed in range(5):
-        got = _objective(family, batch, family.draw(batch, noise(seed)))
+        got = objective(family, batch, family.draw(batch, noise(seed)))
         assert float(got.detach()) == pytest.approx(evidence, abs=1e-9)
 
 
@@ -192,7 +192,7 @@ def gradients(family, batch, path: bool, seeds) -> torch.Tensor:
     rows = []
     for seed in seeds:
         family.zero_grad()
-        _objective(family, batch, family.draw(batch, noise(seed), path=path)).backward()
+        objective(family, batch, family.draw(batch, noise(seed), path=path)).backward()
         rows.append(torch.cat([_dense(p.grad).flatten() for p in family.parameters()]))
     return torch.stack(rows)
 

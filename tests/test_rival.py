@@ -15,7 +15,7 @@ from parcellation.baselines.cascading_flows import AmortizedCascadingFlows, Casc
 from parcellation.baselines.mean_field import MeanField
 from parcellation.baselines.per_variable import PerVariable
 from parcellation.baselines.rival import Rival, prior_centres
-from parcellation.elbo import _objective, elbo
+from parcellation.elbo import elbo, objective
 from parcellation.plates import Batch, Observed, Site, Template
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 from parcellation.training import Plan, Whole, fit
@@ -146,7 +146,7 @@ def test_every_parameter_gets_a_gradient(kind, effects, ragged):
     for template, observed in (effects, (ragged.template, ragged.observed)):
         batch = full(template, observed)
         rival = build(kind, batch, template, shake=0.1)
-        _objective(rival, batch, rival.draw(batch, noise(0))).backward()
+        objective(rival, batch, rival.draw(batch, noise(0))).backward()
         for name, parameter in rival.named_parameters():
             assert parameter.grad is not None, name
             gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
@@ -198,7 +198,7 @@ def test_batches_average_to_the_full_objective(kind, effects, ragged):
         members = torch.arange(whole.cards[plate])[:, None]
         batches = [whole] + [template.reduce(whole, {plate: member}) for member in members]
         with torch.no_grad():
-            every, *parts = [float(_objective(rival, b, rival.draw(b, of(template, b)))) for b in batches]
+            every, *parts = [float(objective(rival, b, rival.draw(b, of(template, b)))) for b in batches]
         assert sum(parts) / len(parts) == pytest.approx(every, rel=1e-10)
         assert max(parts) - min(parts) > 1
 
@@ -255,7 +255,7 @@ def test_the_path_gradient_is_unbiased(kind, effects):
     def gradient(seed: int, path: bool) -> Tensor:
         rival.zero_grad()
         draw = rival.draw(batch, noise(seed), path=path, draws=(draws,))
-        (_objective(rival, batch, draw) / draws).backward()
+        (objective(rival, batch, draw) / draws).backward()
         return torch.cat([p.grad.to_dense().flatten() for p in rival.parameters()])
 
     difference = torch.stack([gradient(seed, True) - gradient(seed, False) for seed in range(rounds)])

@@ -11,7 +11,7 @@ from parcellation.refinement import Ascent
 from parcellation.verbs import diagnose as verb
 from tests.studies import SUBJECTS, command, damage, snapshot
 
-QUICK = Budget(2, 20, 40, 8, Ascent(2, 2), Schedule(2, 2, 1, 2))
+QUICK = Budget(2, 20, 40, 8, Ascent(2, 2), Schedule(2, 2, 1, 2), 1)
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +86,13 @@ def test_many_subjects_are_sampled_unless_all_are_wanted(study, monkeypatch):
     assert said.count("would diagnose") == 2
     assert command("diagnose", study.study, "--dry-run") == said
     assert command("diagnose", study.study, "--dry-run", "--all").count("would diagnose") == 5
+
+
+def test_what_is_diagnosed_is_the_answer_in_use(study):
+    """After refinement the gap is what is left of it, and no gap of the encoder's answer is taken for it."""
+    command("diagnose", study.study, "--participant-label", "sim01")
+    before = float(table(study).loc["sub-sim01", "elbo"])
+    command("infer", study.study, "--refine", "2", "--participant-label", "sim01")
+    assert table(study, "participants.tsv").loc["sub-sim01", "amortization_gap"] == "n/a"
+    command("diagnose", study.study, "--participant-label", "sim01")
+    assert float(table(study).loc["sub-sim01", "elbo"]) != before

@@ -1,5 +1,6 @@
 """`infer`: an answer depends on a subject's own data and the model, on nothing and nobody else."""
 
+import json
 import shutil
 
 import nibabel as nib
@@ -118,6 +119,65 @@ def test_names_of_the_networks(study):
     command("infer", study.study)
     table = nib.load(next(study.results.glob("sub-sim01/anat/*.dlabel.nii"))).header.get_axis(0).label[0]
     assert [name for name, _ in table.values()] == ["???", "Broca-anterior", "Broca-posterior"]
+
+
+# --- refined ---
+
+
+def sidecars(folder, subject):
+    paths = folder.results.glob(f"{subject}/anat/*_dseg.json")
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def test_no_steps_are_the_ordinary_answers_to_the_byte(study):
+    assert "5 subjects inferred, 5 of them before" in command("infer", study.study, "--refine", "0")
+    before = {one: study.posterior(one).read_bytes() for one in SUBJECTS}, contents(study.results)
+    shutil.rmtree(study.path / "work/posterior")
+    command("infer", study.study, "--refine", "0")
+    assert ({one: study.posterior(one).read_bytes() for one in SUBJECTS}, contents(study.results)) == before
+
+
+def test_refined_answers_are_others_kept_by_their_steps_and_said_everywhere(study, finished):
+    said = command("infer", study.study, "-v", "--refine", "2", "--participant-label", "sim04")
+    assert "refined by 2 steps" in said
+    assert "subject sim04: refining by 2 steps" in said
+    alone = study.posterior("sim04").read_bytes()
+    assert alone != finished.posterior("sim04").read_bytes()
+    assert list(participants(study).index) == ["sub-sim04"]  # the others' are not mixed in
+    assert {facts["RefinementSteps"] for facts in sidecars(study, "sub-sim04")} == {2}
+    description = json.loads((study.results / "dataset_description.json").read_text(encoding="utf-8"))
+    assert description["GeneratedBy"][0]["RefinementSteps"] == 2
+    assert "2 natural-gradient steps" in (study.results / "CITATION.md").read_text(encoding="utf-8")
+    command("report", study.study)
+    assert "refined by 2 steps" in (study.results / "report.html").read_text(encoding="utf-8")
+    said = command("infer", study.study, "--refine", "2")
+    assert "5 subjects inferred, 1 of them before" in said
+    assert study.posterior("sim04").read_bytes() == alone
+    assert "of them before" not in command("infer", study.study, "--refine", "3")
+    command("infer", study.study)
+    assert study.posterior("sim04").read_bytes() == finished.posterior("sim04").read_bytes()
+    assert not any("RefinementSteps" in facts for facts in sidecars(study, "sub-sim04"))
+
+
+@pytest.mark.parametrize("steps", ["-1", "many", "1.5", "10001"])
+def test_steps_that_are_no_number_are_64(finished, steps):
+    before = snapshot(finished.results)
+    assert "from 0 to 10000" in command("infer", finished.study, f"--refine={steps}", code=64)
+    assert snapshot(finished.results) == before
+
+
+def test_a_model_that_is_trained_through_steps_is_refined_by_as_many(study):
+    command("train", study.write_study(training={"inner_steps": 1, "steps": 2}))
+    assert "refined by 1 step each" in command("infer", study.study, "--participant-label", "sim04")
+    with_steps = study.posterior("sim04").read_bytes()
+    command("infer", study.study, "--participant-label", "sim04", "--refine", "0")
+    assert study.posterior("sim04").read_bytes() != with_steps
+
+
+def test_flows_without_known_steps_are_64_with_the_way_out(study):
+    flows = {"mu_subject": "affine", "mu_session": "affine", "log_kappa_session": "affine"}
+    command("train", study.write_study(model={"flows": flows}, training={"steps": 2}))
+    assert "--refine 0" in command("infer", study.study, "--refine", "1", code=64)
 
 
 # --- a new cohort, without retraining ---

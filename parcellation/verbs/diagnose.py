@@ -12,10 +12,12 @@ from tqdm import tqdm
 from parcellation.amortization_gap import Budget, Diagnosis, diagnose_member
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
+from parcellation.family import Family
 from parcellation.files import unit_lock, writable_folder
-from parcellation.plates import seeded
+from parcellation.plates import Batch, seeded
 from parcellation.posterior import SubjectPosterior
-from parcellation.refinement import LocalProblem
+from parcellation.refinement import Answer, LocalProblem
+from parcellation.semi_amortized import at_draw
 from parcellation.verbs.gaps import FOLDER, gap_file, keep_gap, kept_gap, write_gaps
 from parcellation.verbs.infer import Inference
 from parcellation.verbs.workspace import Selection
@@ -97,7 +99,21 @@ def of_subject(run: Inference, subject: str, sessions: tuple[str, ...], budget: 
         LocalProblem.seeded(posterior.template.plates, observed, population, run.model.digest, subject, number)
         for number, population in enumerate(populations(run, budget.population_draws))
     ]
-    return diagnose_member(family, problems, budget, lambda values: posterior.labels(values, observed))
+    given = _refined(run, subject, sessions, problems, family) if posterior.refinement else None
+    return diagnose_member(family, problems, budget, lambda values: posterior.labels(values, observed), given)
+
+
+def _refined(
+    run: Inference, subject: str, sessions: tuple[str, ...], problems: list[LocalProblem], family: Family
+) -> list[Answer]:
+    """The answers in use at the problems' population draws, the first ones of the posterior's."""
+    x = run.posterior.blank.x
+    observed = run.observed(subject, sessions).to(x.device, x.dtype)
+    encodings = run.posterior.refined(subject, sessions, Batch.full(run.posterior.template.plates, observed))
+    at = [at_draw(encodings, number) for number in range(len(problems))]
+    return [
+        Answer(family, {name: one.map(torch.Tensor.double) for name, one in each.items()}, "as refined") for each in at
+    ]
 
 
 def populations(run: Inference, draws: int) -> list[dict[str, torch.Tensor]]:

@@ -16,7 +16,7 @@ NOT_ESTIMABLE = "not estimable"
 COLUMNS = {
     "participant_id": "Subject, as in the file names",
     "observations": "Fingerprints with data: vertices times sessions",
-    "elbo": "Evidence lower bound of the encoder's answer given the population, mean over population draws, nats",
+    "elbo": "Evidence lower bound of the answer that is used, given the population, mean over population draws, nats",
     "amortization_gap": "Lower bound of the amortization gap: what refinement for this subject alone gains, nats",
     "amortization_gap_error": "Its Monte-Carlo standard error, nats",
     "amortization_gap_per_observation": "The same, in nats an observation",

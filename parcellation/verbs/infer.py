@@ -5,7 +5,7 @@ import json
 import logging
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -33,24 +33,33 @@ from parcellation.store import Store
 from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.novelty import Novelty
-from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
+from parcellation.verbs.population import (
+    FIXED,
+    REINFERRED,
+    Population,
+    chosen,
+    chosen_refinement,
+    population_model,
+    remember,
+)
 from parcellation.verbs.results import shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
 from parcellation.verbs.workspace import Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
 
 
-def infer(study: Study, selection: Selection, population: str = FIXED) -> str:
+def infer(study: Study, selection: Selection, population: str = FIXED, refinement: int | None = None) -> str:
     """Infer the selected subjects, export their maps and the population's; returns the lines to print.
 
-    population: `fixed`, as the model has it, or `reinferred` from the whole cohort, whoever is selected.
+    population: `fixed`, as the model has it, or `reinferred` from the whole cohort, whoever is selected. refinement:
+    steps that improve each answer; None for those that the model was trained through, 0 unless its study says so.
     """
-    run = Inference.of(study, population, selection.dry_run)
+    run = Inference.of(study, population, selection.dry_run, refinement)
     subjects = run.selected(selection)
     if selection.dry_run:
         return "\n".join(f"would infer subject {subject}" for subject in subjects)
     writable_folder(study.outputs.directory)
-    remember(run.workspace, population)
+    remember(run.workspace, run.origin)
     export = run.export()
     faults, kept = [], 0
     for subject in tqdm(subjects, desc="infer", unit="subject", disable=None):
@@ -69,7 +78,7 @@ def infer(study: Study, selection: Selection, population: str = FIXED) -> str:
     run.write_dataset(export)
     before = f", {kept} of them before" if kept else ""
     lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
-    if population == REINFERRED:
+    if population == REINFERRED or run.origin.refinement:
         lines.append(run.origin.sentence())
     lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
@@ -92,10 +101,13 @@ class Inference:
     origin: Population
 
     @classmethod
-    def of(cls, study: Study, population: str | None = None, look_only: bool = False) -> "Inference":
+    def of(
+        cls, study: Study, population: str | None = None, look_only: bool = False, refinement: int | None = None
+    ) -> "Inference":
         """Everything of a study that is needed to infer; raises BadData when the cohort does not fit the model.
 
-        population: as in `infer`; None for that of the latest answers. look_only: infer none anew.
+        population, refinement: as in `infer`; no population for those of the latest answers. look_only: infer no
+        population anew.
         """
         workspace = Workspace(study)
         model = load_model(workspace.model)
@@ -107,8 +119,10 @@ class Inference:
         cohort = open_cohort(store, feature_map, whole)
         model.check(cohort.identity)
         torch.set_num_threads(study.training.threads)
+        steps = chosen_refinement(workspace, model, refinement, latest=population is None)
         model, origin = population_model(workspace, model, cohort, chosen(workspace, population), look_only)
-        return cls(study, workspace, ground, model, cohort, Posterior(model, study.outputs.draws), damaged, origin)
+        posterior, origin = Posterior(model, study.outputs.draws, steps), replace(origin, refinement=steps)
+        return cls(study, workspace, ground, model, cohort, posterior, damaged, origin)
 
     def selected(self, selection: Selection) -> list[str]:
         """Subjects to infer, of those with fingerprints of any session that is asked for."""
@@ -131,6 +145,8 @@ class Inference:
     def posterior_of(self, subject: str, sessions: tuple[str, ...]) -> SubjectPosterior:
         """A subject's answer from these sessions, which is kept."""
         with unit_lock(self.workspace.posteriors / "locks" / f"sub-{subject}.lock"):
+            if self.origin.refinement:
+                log.info("subject %s: refining by %d steps", subject, self.origin.refinement)
             answer = self.answer(subject, sessions)
             write_posterior(self._path(subject), answer, self.key(subject, sessions))
         return answer
@@ -167,9 +183,10 @@ class Inference:
         return self.workspace.posteriors / f"sub-{subject}_posterior.safetensors"
 
     def key(self, subject: str, sessions: tuple[str, ...]) -> str:
-        """What an answer depends on: the model, the draws, and the content of the fingerprints."""
+        """What an answer depends on: the model, the draws, refinement, and the content of the fingerprints."""
         units = [self.cohort.store.header(subject, session)["checksum"] for session in sessions]
-        content = [self.model.digest, self.study.outputs.draws, units]
+        refined = [{"refinement": self.origin.refinement}] if self.origin.refinement else []
+        content = [self.model.digest, self.study.outputs.draws, units, *refined]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def population(self) -> PopulationPosterior:
@@ -269,6 +286,7 @@ class Inference:
             population_of=self.origin.subjects if self.origin.kind == REINFERRED else None,
             modes=self.modes,
             deviations=bool(self.modes) and self.model.family.template.deviations,
+            refinement=self.origin.refinement,
         )
 
     @property

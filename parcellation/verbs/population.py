@@ -1,4 +1,7 @@
-"""Which population subjects are inferred with: the trained model's, or that of the cohort itself, kept once found."""
+"""How subjects are inferred: with the trained model's population or that of the cohort itself, refined or not.
+
+A re-inferred population is kept once found; the latest choice is remembered, for what is made of the answers.
+"""
 
 import json
 import logging
@@ -27,40 +30,56 @@ KINDS = (FIXED, REINFERRED)
 class Population:
     """What is known of the population that answers are given: its kind, and the subjects that it was found in.
 
-    model: digest of the trained model; subjects: those it was trained on, or the whole new cohort.
+    model: digest of the trained model; subjects: those it was trained on, or the whole new cohort; refinement: steps
+    that improve an answer given the population.
     """
 
     kind: str
     model: str
     subjects: int
+    refinement: int = 0
 
     def provenance(self) -> dict:
-        """What sidecars say of it."""
-        return {"Model": self.model[:16], "Population": self.kind, "PopulationSubjects": self.subjects}
+        """What sidecars say of it; of refinement only where there is any."""
+        said = {"Model": self.model[:16], "Population": self.kind, "PopulationSubjects": self.subjects}
+        return said | ({"RefinementSteps": self.refinement} if self.refinement else {})
 
     def sentence(self) -> str:
         """What the report says of it."""
+        steps = f"{self.refinement} step{'s' if self.refinement > 1 else ''}"
+        refined = f" Answers were refined by {steps} each." if self.refinement else ""
         if self.kind == FIXED:
-            return f"The population is the model's, of its {self.subjects} training subjects."
+            return f"The population is the model's, of its {self.subjects} training subjects.{refined}"
         return (
             f"The population was inferred again from all {self.subjects} subjects of this cohort, without training; "
-            f"the answer of a subject depends on who else is in the cohort."
+            f"the answer of a subject depends on who else is in the cohort.{refined}"
         )
 
 
 def chosen(workspace: Workspace, asked: str | None = None) -> str:
     """The kind that was asked for, or else the one of the latest answers: what a report is about."""
-    if asked is not None:
-        return asked
+    return asked if asked is not None else _remembered(workspace).get("population", FIXED)
+
+
+def chosen_refinement(workspace: Workspace, model: TrainedModel, asked: int | None, latest: bool) -> int:
+    """Steps of refinement: those asked for, those of the latest answers if these are meant, or else the model's own.
+
+    A model's own are the inner steps that it was trained through.
+    """
+    own = model.details["study"]["training"].get("inner_steps", 0)  # models of before have no such setting
+    return asked if asked is not None else _remembered(workspace).get("refinement", own) if latest else own
+
+
+def remember(workspace: Workspace, population: Population) -> None:
+    """Keep how answers are given from now on."""
+    write_json(_choice(workspace), {"population": population.kind, "refinement": population.refinement})
+
+
+def _remembered(workspace: Workspace) -> dict:
     try:
-        return json.loads(_choice(workspace).read_text(encoding="utf-8"))["population"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return FIXED
-
-
-def remember(workspace: Workspace, kind: str) -> None:
-    """Keep which kind answers are given from now on."""
-    write_json(_choice(workspace), {"population": kind})
+        return dict(json.loads(_choice(workspace).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _choice(workspace: Workspace) -> Path:

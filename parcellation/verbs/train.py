@@ -16,6 +16,7 @@ from tqdm import tqdm
 from parcellation.cohort import Cohort, fit_features, open_cohort
 from parcellation.cohort_source import CohortSource
 from parcellation.config import Study
+from parcellation.elbo import training_loss
 from parcellation.errors import BadData, InputMissing, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import checksum, writable_folder, write_text
@@ -23,6 +24,7 @@ from parcellation.label_power import choose_label_power, fit_retest_link, refit_
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.networks import close_anchors, separation
 from parcellation.plates import Template, template_class
+from parcellation.semi_amortized import check_refinable, semi_amortized
 from parcellation.store import Store
 from parcellation.training import Plan, anchor, fit, settle_population, warm_start
 from parcellation.training_reference import training_reference
@@ -114,6 +116,8 @@ def _key(study: Study, ground: str, store, subjects: list[str]) -> str:
     if study.model.topography.graph is not None:
         content["model"]["topography"]["graph"] = checksum(study.model.topography.graph)
     training = {k: v for k, v in content["training"].items() if k not in ("subjects", "group", "checkpoint_every")}
+    if not training["inner_steps"]:  # so that models of before there was such a setting stay what they are
+        training = {k: v for k, v in training.items() if not k.startswith("inner_")}
     model = {k: v for k, v in content["model"].items() if k not in ("file", "names")}
     settings = [content["features"], model, training, ground, units]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -195,6 +199,10 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspac
         training.checkpoint_every,
         ROW_RATE,
     )
+    estimator = training_loss
+    if training.inner_steps:
+        check_refinable(family)
+        estimator = semi_amortized(training.inner_steps, training.inner_gradient == "first_order")
     with tqdm(total=training.steps, desc="train", unit="step", disable=None) as bar:
 
         def progress(step: int, loss: float) -> None:
@@ -203,7 +211,7 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspac
                 log.info("step %d of %d: training loss %.1f nats (not an ELBO)", step, training.steps, loss)
 
         with stop_signal() as stop:
-            losses = fit(family, source, plan, workspace.checkpoint, key, progress, stop)
+            losses = fit(family, source, plan, workspace.checkpoint, key, progress, stop, estimator)
             if stop():
                 raise Stopped("training stopped after its last step; the same command continues")
         return losses
