@@ -198,6 +198,51 @@ class Outputs(Section):
         return self
 
 
+class Job(Section):
+    """What a job of the workflow asks for. A retry gets as much memory again; `partition` in place of the section's."""
+
+    memory: int = Field(default=3000, ge=1, description="MB")
+    minutes: int = Field(default=120, ge=1)
+    cpus: int = Field(default=1, ge=1)
+    gpus: int = Field(default=0, ge=0)
+    retries: int = Field(default=2, ge=0)
+    partition: str | None = None
+
+
+class PrepareJob(Job):
+    """One subject's fingerprints."""
+
+    memory: int = Field(default=2000, ge=1)
+    minutes: int = Field(default=60, ge=1)
+
+
+class TrainJob(Job):
+    """The training, with as many processes as GPUs; each retry goes on from the last checkpoint."""
+
+    memory: int = Field(default=4000, ge=1)
+    minutes: int = Field(default=240, ge=1)
+    retries: int = Field(default=5, ge=0)
+
+
+class ReportJob(Job):
+    """What is made of all subjects together: the population's maps, the report."""
+
+    memory: int = Field(default=6000, ge=1)
+
+
+class Cluster(Section):
+    """How `run` spreads the work over jobs. No result depends on it."""
+
+    snakemake: Path | None = None
+    partition: str | None = None
+    account: str | None = None
+    subjects_per_job: int = Field(default=50, ge=1, description="of infer; prepare has a job a subject")
+    prepare: PrepareJob = PrepareJob()
+    train: TrainJob = TrainJob()
+    infer: Job = Job()
+    report: ReportJob = ReportJob()
+
+
 class Study(Section):
     """The whole study. A study of a new cohort names only name, data, model.file and outputs."""
 
@@ -209,10 +254,11 @@ class Study(Section):
     model: Model = Model()
     training: Training = Training()
     outputs: Outputs = Outputs()
+    cluster: Cluster = Cluster()
 
     def resolved(self) -> dict:
-        """The study with every default, as plain JSON values."""
-        return self.model_dump(mode="json")
+        """The study with every default, as plain JSON values, without `cluster`: all that results depend on."""
+        return self.model_dump(mode="json", exclude={"cluster"})
 
     def digest(self) -> str:
         """SHA-256 of the resolved study without its paths, so that the same study elsewhere has the same digest."""
@@ -226,7 +272,7 @@ class Study(Section):
         return set(getattr(self, section).model_fields_set)
 
 
-PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas"}
+PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas", "snakemake"}
 
 
 def _without_paths(content: dict) -> dict:

@@ -25,7 +25,7 @@ from parcellation.files import unit_lock, whole_file, writable_folder, write_tex
 from parcellation.label_table import Networks, named_networks
 from parcellation.manifest import natural
 from parcellation.map_files import Cifti, Frame, Gifti
-from parcellation.maps import Export, write_population, write_subject
+from parcellation.maps import Export, bids_label, write_population, write_subject
 from parcellation.model_file import TrainedModel, load_model
 from parcellation.plates import Observed
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
@@ -35,44 +35,44 @@ from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.novelty import Novelty
 from parcellation.verbs.population import FIXED, REINFERRED, Population, chosen, population_model, remember
 from parcellation.verbs.results import shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
-from parcellation.verbs.workspace import Ground, Selection, Workspace, note
+from parcellation.verbs.workspace import GROUP, PARTICIPANT, Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
 
 
-def infer(study: Study, selection: Selection, population: str = FIXED) -> str:
+def infer(study: Study, selection: Selection, population: str = FIXED, level: str | None = None) -> str:
     """Infer the selected subjects, export their maps and the population's; returns the lines to print.
 
     population: `fixed`, as the model has it, or `reinferred` from the whole cohort, whoever is selected.
+    level: None for all of it. At `participant` these are a part of the cohort: their files alone are written, which no
+    two processes share, and nobody to infer is no failure. At `group` nobody is inferred: the files of all together
+    are written, of the answers that are kept.
     """
     run = Inference.of(study, population, selection.dry_run)
-    subjects = run.selected(selection)
+    subjects = [] if level == GROUP else run.selected(selection, part=level == PARTICIPANT)
     if selection.dry_run:
         return "\n".join(f"would infer subject {subject}" for subject in subjects)
     writable_folder(study.outputs.directory)
     remember(run.workspace, population)
     export = run.export()
-    faults, kept = [], 0
-    for subject in tqdm(subjects, desc="infer", unit="subject", disable=None):
-        try:
-            sessions = run.sessions(subject, selection.sessions)
-            known = run.kept(subject, sessions)
-            write_subject(export, known or run.posterior_of(subject, sessions))
-            kept += known is not None
-            note(run.workspace, f"sub-{subject}", [])
-        except BadData as error:
-            faults.append(f"subject {subject}: {error}")
-            note(run.workspace, f"sub-{subject}", faults[-1:])
-            log.warning("left out: %s", faults[-1])
-    if len(faults) == len(subjects) or (faults and selection.strict):
+    kept, faults = run.infer(subjects, selection.sessions, export)
+    if faults and level != PARTICIPANT and (len(faults) == len(subjects) or selection.strict):
         raise BadData("\n".join([f"{len(faults)} of {len(subjects)} subjects could not be inferred", *faults]))
-    run.write_dataset(export)
-    before = f", {kept} of them before" if kept else ""
-    lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
-    if population == REINFERRED:
-        lines.append(run.origin.sentence())
-    lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
+    if level == GROUP:
+        subjects, faults = run.noted()
+        if len(faults) == len(subjects) or (faults and selection.strict):
+            raise BadData("\n".join([f"{len(faults)} of {len(subjects)} subjects are not inferred", *faults]))
+    lines = _said(run, len(subjects), kept, faults)
+    if level != PARTICIPANT:
+        run.write_dataset(export)
+        lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
+
+
+def _said(run: "Inference", subjects: int, kept: int, faults: list[str]) -> list[str]:
+    before = f", {kept} of them before" if kept else ""
+    lines = [f"{subjects - len(faults)} subjects inferred{before}: {run.study.outputs.directory}"]
+    return lines + ([run.origin.sentence()] if run.origin.kind == REINFERRED else [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +110,45 @@ class Inference:
         model, origin = population_model(workspace, model, cohort, chosen(workspace, population), look_only)
         return cls(study, workspace, ground, model, cohort, Posterior(model, study.outputs.draws), damaged, origin)
 
-    def selected(self, selection: Selection) -> list[str]:
-        """Subjects to infer, of those with fingerprints of any session that is asked for."""
+    def infer(self, subjects: list[str], sessions: Sequence[str] | None, export: Export) -> tuple[int, list[str]]:
+        """Infer subjects, or take the answers that are kept, and write their maps; returns how many, and faults."""
+        faults, kept = [], 0
+        for subject in tqdm(subjects, desc="infer", unit="subject", disable=None):
+            try:
+                chosen = self.sessions(subject, sessions)
+                known = self.kept(subject, chosen)
+                write_subject(export, known or self.posterior_of(subject, chosen))
+                self.novelty.of(subject, chosen)  # kept for what is made of all subjects
+                kept += known is not None
+                note(self.workspace, f"sub-{subject}", [])
+            except BadData as error:
+                faults.append(f"subject {subject}: {error}")
+                note(self.workspace, f"sub-{subject}", faults[-1:])
+                log.warning("left out: %s", faults[-1])
+        return kept, faults
+
+    def noted(self) -> tuple[list[str], list[str]]:
+        """Everybody with fingerprints, and why some of them have no answer that is kept."""
+        subjects = sorted([*self.cohort.subjects, *self.damaged], key=natural)
+        there = {answer.subject for answer in self.known()}
+        reasons = {
+            subject: self.workspace.excluded / f"sub-{subject}.txt" for subject in subjects if subject not in there
+        }
+        return subjects, [
+            path.read_text(encoding="utf-8").strip() if path.exists() else f"subject {subject}: not inferred yet"
+            for subject, path in reasons.items()
+        ]
+
+    def selected(self, selection: Selection, part: bool = False) -> list[str]:
+        """Subjects to infer, of those with fingerprints of any session that is asked for; a part may have none."""
         there = sorted([*self.cohort.subjects, *self.damaged], key=natural)
         wanted = [name.removeprefix("sub-") for name in selection.participants or there]
+        if part:
+            wanted = [name for name in wanted if name in there]
         if unknown := [name for name in wanted if name not in there]:
             raise NothingSelected(f"no fingerprints of subject {', '.join(unknown[:5])} in {self.cohort.store.folder}")
         chosen = [name for name in wanted if name in self.damaged or self.sessions(name, selection.sessions)]
-        if not chosen:
+        if not chosen and not part:
             raise NothingSelected(f"no fingerprints of session {', '.join(selection.sessions)} of these subjects")
         return chosen
 
@@ -217,6 +248,7 @@ class Inference:
         write_sizes(self.study, export, self.known())
         write_scenes(export, sorted((answer.subject for answer in self.known()), key=natural))
         self.describe()
+        self._write_list()
 
     def describe(self) -> None:
         """The files beside the maps that make the folder a data set."""
@@ -268,6 +300,14 @@ class Inference:
             settings=self.study.resolved() | {"features": details["study"]["features"]},
             population_of=self.origin.subjects if self.origin.kind == REINFERRED else None,
         )
+
+    def _write_list(self) -> None:
+        """Every file of the data set, for the workflow to name, and to make again what is deleted."""
+        out = self.study.outputs.directory
+        whose = [f"sub-{bids_label(answer.subject)}" for answer in self.known()] + [f"tpl-{self.export().mesh.space}"]
+        paths = [path for name in whose for path in sorted((out / name).rglob("*")) if path.is_file()]
+        paths += [path for path in sorted(out.iterdir()) if path.is_file() and path.name != "report.html"]
+        write_text(self.workspace.deliverables, "".join(f"{path.relative_to(out)}\n" for path in paths))
 
     def _write_logs(self) -> None:
         logs = self.study.outputs.directory / "logs"
