@@ -30,10 +30,15 @@ def asks(job):
     return found | {name: value for name, value in named.items() if value}
 
 
+def again(job):
+    """How often a job that fails is sent again. In the job itself never: there each attempt would be tried again."""
+    return PLAN["jobs"][job]["retries"] if workflow.is_main_process else 0
+
+
 def deliverables(wildcards):
     """Every file of the results, once it is known who could be inferred."""
     with open(checkpoints.population.get().output.files) as lines:
-        return [f"{PLAN['results']}/{line.rstrip()}" for line in lines] + [f"{PLAN['results']}/report.html"]
+        return [f"{PLAN['results']}/{line.rstrip()}" for line in lines]
 
 
 wildcard_constraints:
@@ -47,10 +52,9 @@ localrules:
 
 
 rule all:
-    default_target: True
     input:
-        said("report"),
         deliverables,
+        f"{PLAN['results']}/report.html",
 
 
 rule index:
@@ -73,7 +77,7 @@ rule prepare:
     log:
         log_of("prepare/sub-{subject}"),
     threads: PLAN["jobs"]["prepare"]["cpus"]
-    retries: PLAN["jobs"]["prepare"]["retries"]
+    retries: again("prepare")
     resources:
         **asks("prepare"),
     shell:
@@ -105,7 +109,7 @@ rule infer:
     log:
         log_of("infer/{part}"),
     threads: PLAN["jobs"]["infer"]["cpus"]
-    retries: PLAN["jobs"]["infer"]["retries"]
+    retries: again("infer")
     resources:
         **asks("infer"),
     shell:
@@ -121,7 +125,7 @@ checkpoint population:
     log:
         log_of("population"),
     threads: PLAN["jobs"]["report"]["cpus"]
-    retries: PLAN["jobs"]["report"]["retries"]
+    retries: again("report")
     resources:
         **asks("report"),
     shell:
@@ -133,12 +137,13 @@ rule report:
         said("population"),
         settings_of("report"),
     output:
-        said("report"),
+        said=said("report"),
+        page=update(f"{PLAN['results']}/report.html"),
     log:
         log_of("report"),
     threads: PLAN["jobs"]["report"]["cpus"]
-    retries: PLAN["jobs"]["report"]["retries"]
+    retries: again("report")
     resources:
         **asks("report"),
     shell:
-        "{VERBS[report]} > {output} 2> {log}"
+        "{VERBS[report]} > {output.said} 2> {log}"

@@ -14,7 +14,7 @@ MODEL_SIDE = (
     "plates", "networks", "templates", "encoding", "label_pooling", "network_pooling", "encoders", "recognition",
     "flows", "warped_flows", "free_encoding", "vector_sets", "family", "approximation", "baselines", "elbo",
     "importance", "pareto", "annealing", "refinement", "amortization_gap", "training", "model_file", "posterior",
-    "cohort_source", "summary_bank", "data_sets", "population",
+    "cohort_source", "summary_bank", "data_sets", "population", "distributed",
     "training_reference",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")

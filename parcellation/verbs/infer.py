@@ -304,7 +304,7 @@ class Inference:
     def _write_list(self) -> None:
         """Every file of the data set, for the workflow to name, and to make again what is deleted."""
         out = self.study.outputs.directory
-        whose = [f"sub-{bids_label(answer.subject)}" for answer in self.known()] + [f"tpl-{self.export().mesh.space}"]
+        whose = [f"sub-{bids_label(one.subject)}" for one in self.known()] + [f"tpl-{self.export().mesh.space}", "logs"]
         paths = [path for name in whose for path in sorted((out / name).rglob("*")) if path.is_file()]
         paths += [path for path in sorted(out.iterdir()) if path.is_file() and path.name != "report.html"]
         write_text(self.workspace.deliverables, "".join(f"{path.relative_to(out)}\n" for path in paths))

@@ -70,8 +70,6 @@ def forget_unmade(plan: dict) -> None:
             (said / "infer" / f"{part}.txt").unlink(missing_ok=True)
     if gone:
         (said / "population.txt").unlink(missing_ok=True)
-    if not (Path(plan["results"]) / "report.html").is_file():
-        (said / "report.txt").unlink(missing_ok=True)
 
 
 def _command(study: Study, verb: str, file: Path) -> str:

@@ -101,7 +101,7 @@ def _options(profile: str, jobs: int | None) -> list[str]:
 
 def _snakemake(engine: Path, folder: Path, name: str) -> list[str]:
     files = ["--snakefile", str(_pipelines(name)), "--configfile", str(folder / "plan.json")]
-    return [str(engine), *files, "--directory", str(folder), "--nocolor"]
+    return [str(engine), "all", *files, "--directory", str(folder), "--nocolor"]
 
 
 def _named(profile: str, work: Path) -> list[str]:
@@ -193,6 +193,8 @@ def _failure(folder: Path, started: float) -> ParcellationError:
         code = _exit_code(path)
         if path.stat().st_mtime >= started and code != 0:
             failed[path] = code
+    if not failed:
+        return ParcellationError("the workflow could not go on; Snakemake has said above why")
     lines = [f"{len(failed)} jobs failed; what was finished is kept, the same command continues"]
     lines += [f"  {path}: {_last_words(path)}" for path in list(failed)[:SHOWN]]
     codes = set(failed.values())
