@@ -4,6 +4,7 @@ What a job depends on besides other jobs' outputs is a small file in `settings/`
 while nothing in it changes. So a new setting, subject or session starts again what it concerns and nothing else.
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 import pandas as pd
 
 from parcellation.config import Study
-from parcellation.files import write_json
 from parcellation.manifest import bold_paths, discover
 from parcellation.maps import bids_label
 from parcellation.verbs.workspace import Workspace
@@ -57,7 +57,11 @@ def graph_of(study: Study) -> str:
 def write_settings(folder: Path, settings: dict[str, dict]) -> None:
     """Write the settings files that changed."""
     for name, content in settings.items():
-        write_json(folder / "settings" / f"{name}.json", content)
+        path, text = folder / "settings" / f"{name}.json", json.dumps(content, indent=1, sort_keys=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            # Without waiting for the disk, which takes minutes for a thousand files; one that is torn is written again.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
 
 
 def forget_unmade(plan: dict) -> None:

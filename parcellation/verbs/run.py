@@ -161,7 +161,7 @@ def _queued(work: Path, profile: str) -> list[str]:
     done = subprocess.run(["squeue", "--me", "--noheader", "--format=%A %j"], capture_output=True, text=True)
     if done.returncode and profile != "local":
         raise FileFailure(f"squeue does not answer: {done.stderr.strip()}")
-    rows = [line.split() for line in done.stdout.splitlines()]
+    rows = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line.strip()]
     return [number for number, name in rows if name.startswith(_job_name(work))]
 
 
