@@ -144,11 +144,16 @@ def _run_arguments(verb: argparse.ArgumentParser) -> None:
     _study_argument(verb)
     verb.add_argument("--profile", default="local", help="`local` (default), `slurm`, or a folder with one of your own")
     verb.add_argument("--jobs", type=int, metavar="N", help="at most N at a time")
+    _population_argument(verb)
 
 
 def _infer_arguments(verb: argparse.ArgumentParser) -> None:
     _study_argument(verb)
     _level_argument(verb)
+    _population_argument(verb)
+
+
+def _population_argument(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--population",
         choices=("fixed", "reinferred"),
@@ -231,7 +236,8 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
     # A wrong study is found before a verb's libraries are loaded, which takes seconds.
     study = _study(options)
     if options.verb == "run":
-        return _verb(options)(options.study.resolve(), study, selection, options.profile, options.jobs)
+        how = options.profile, options.jobs, options.population
+        return _verb(options)(options.study.resolve(), study, selection, *how)
     more = {name: getattr(options, name) for name in MORE.get(options.verb, ())}
     with contextlib.nullcontext() if selection.dry_run else at_work(study.outputs.work), run_log(arguments) as log:
         said = _verb(options)(study, selection, **more)

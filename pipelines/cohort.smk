@@ -3,6 +3,7 @@
 # verbs take care of their own files: whole or not there, and left as they are when nothing changed.
 PLAN, OUT = config, config["folder"]
 VERBS = {name: f"exec {PLAN['command'][name]} {PLAN['options']}" for name in PLAN["command"]}
+VERBS["infer"] += f" --population {PLAN['population']}"
 STRICT = "--strict" if PLAN["strict"] else ""
 
 

@@ -113,7 +113,7 @@ def test_a_run_through_slurm_survives_what_a_cluster_does(fresh, slurm, tmp_path
     shutil.rmtree(fresh.path / "HCP/sim04")
     replace(fresh.run_file("sim05"), fresh.run_file("sim05").read_bytes()[:400])
     training = {"steps": 600, "checkpoint_every": 10}
-    study = fresh.write_study(cluster=slurm | {"train": {"retries": 0}}, training=training)
+    study = fresh.write_study(cluster=slurm | {"train": {"retries": 0, "gpus": 1}}, training=training)
     profile = tmp_path / "profile"
     text = (ROOT / "pipelines/profiles/slurm/config.yaml").read_text(encoding="utf-8")
     replace(profile / "config.yaml", text.replace("checks: 20", "checks: 2").replace("wait: 60", "wait: 10").encode())
@@ -128,6 +128,7 @@ def test_a_run_through_slurm_survives_what_a_cluster_does(fresh, slurm, tmp_path
     run.communicate()
     (job,) = said("squeue", "--noheader", "--format=%A").split()
     assert job in command("run", study, "--profile", profile, code=75)
+    assert "gres/gpu:1" in said("scontrol", "show", "job", job)
     # As Slurm does before a job's time is up.
     subprocess.run(["scancel", "--signal=TERM", job], check=True)
     wait_for(lambda: not said("squeue", "--noheader", "--format=%A"), 60)

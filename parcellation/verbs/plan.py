@@ -21,9 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SLURM_EXTRA = "--signal=TERM@120"
 
 
-def make_plan(file: Path, study: Study, folder: Path, strict: bool) -> tuple[dict, dict[str, dict]]:
+def make_plan(file: Path, study: Study, folder: Path, strict: bool, population: str = "fixed") -> tuple:
     """The plan, and the content of each settings file by its name; file: the study's; folder: of the workflow's files.
 
+    population: as in `infer`.
     Raises what `discover` raises for data that are not there.
     """
     workspace = Workspace(study)
@@ -37,6 +38,7 @@ def make_plan(file: Path, study: Study, folder: Path, strict: bool) -> tuple[dic
         "work": str(workspace.work),
         "results": str(workspace.results),
         "command": {verb: _command(study, verb, file) for verb in ("index", "prepare", "train", "infer", "report")},
+        "population": population,
         "options": f"-v -w {workspace.work}",
         "strict": strict,
         "subjects": subjects,
@@ -46,7 +48,7 @@ def make_plan(file: Path, study: Study, folder: Path, strict: bool) -> tuple[dic
         "slurm_extra": SLURM_EXTRA,
         "jobs": _jobs(study),
     }
-    return plan, dict(_settings(study, frame))
+    return plan, dict(_settings(study, frame, population))
 
 
 def graph_of(study: Study) -> str:
@@ -92,7 +94,7 @@ def _jobs(study: Study) -> dict[str, dict]:
     return jobs
 
 
-def _settings(study: Study, frame: pd.DataFrame) -> Iterator[tuple[str, dict]]:
+def _settings(study: Study, frame: pd.DataFrame, population: str) -> Iterator[tuple[str, dict]]:
     content = study.resolved()
     runs = frame.to_dict("records")
     yield "index", {"data": content["data"], "runs": runs}
@@ -101,7 +103,8 @@ def _settings(study: Study, frame: pd.DataFrame) -> Iterator[tuple[str, dict]]:
         rows = rows.to_dict("records")
         yield f"prepare/sub-{subject}", made | {"runs": rows, "files": [_state(path) for path in _files(rows)]}
     yield "train", {name: content[name] for name in ("features", "model", "training")}
-    yield "infer", {"names": study.model.names, "draws": study.outputs.draws, "results": str(study.outputs.directory)}
+    answers = {"names": study.model.names, "draws": study.outputs.draws, "population": population}
+    yield "infer", answers | {"results": str(study.outputs.directory)}
     yield "report", content
 
 

@@ -33,21 +33,28 @@ log = logging.getLogger(__name__)
 SHOWN = 5  # failed jobs that an error names
 
 
-def run(file: Path, study: Study, selection: Selection, profile: str = "local", jobs: int | None = None) -> str:
+def run(
+    file: Path,
+    study: Study,
+    selection: Selection,
+    profile: str = "local",
+    jobs: int | None = None,
+    population: str = "fixed",
+) -> str:
     """Run everything of the study in `file` that is not done yet; returns the lines to print.
 
-    profile: the name of one in `pipelines/profiles`, or a folder. Raises Stopped when interrupted, or when a run of the
-    study is under way; otherwise the error that its jobs ended with.
+    profile: the name of one in `pipelines/profiles`, or a folder. population: as in `infer`. Raises Stopped when
+    interrupted, or when a run of the study is under way; otherwise the error that its jobs ended with.
     """
     engine, options = find_engine(study), _options(profile, jobs)
     work, graph = Workspace(study).work, graph_of(study)
     if selection.dry_run:
         with _copy(work / "workflow") as folder:
-            _write_plan(folder, file, study, selection.strict)
+            _write_plan(folder, file, study, selection.strict, population)
             return _planned([*_snakemake(engine, folder, graph), *options])
     folder = writable_folder(work / "workflow")
     with _alone(folder, work, profile) as lock:
-        _write_plan(folder, file, study, selection.strict)
+        _write_plan(folder, file, study, selection.strict, population)
         command = [*_snakemake(engine, folder, graph), *options]
         if any((folder / ".snakemake" / "locks").glob("*")):
             _follow([*command, "--unlock"], lock)
@@ -57,8 +64,8 @@ def run(file: Path, study: Study, selection: Selection, profile: str = "local", 
     return f"finished: {study.outputs.directory}"
 
 
-def _write_plan(folder: Path, file: Path, study: Study, strict: bool) -> None:
-    plan, settings = make_plan(file, study, folder, strict)
+def _write_plan(folder: Path, file: Path, study: Study, strict: bool, population: str) -> None:
+    plan, settings = make_plan(file, study, folder, strict, population)
     write_settings(folder, settings)
     write_json(folder / "plan.json", plan)
     forget_unmade(plan)
@@ -142,11 +149,13 @@ def _alone(folder: Path, work: Path, profile: str) -> Iterator[int]:
         except BlockingIOError:
             file.seek(0)
             raise Stopped(f"a run of this study is under way ({file.read().strip() or 'elsewhere'})") from None
-        if not nobody_at_work(work):
-            raise Stopped(f"{work}: a process of an earlier run is still at work here; try again when it has ended")
         if jobs := _queued(work, profile):
             raise Stopped(
                 f"jobs of an earlier run wait or run in Slurm ({', '.join(jobs)}); wait, or cancel: scancel ID"
+            )
+        if not nobody_at_work(work):
+            raise Stopped(
+                f"{work}: a process is still at work here, perhaps of an earlier run; try again when it has ended"
             )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
