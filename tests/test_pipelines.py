@@ -128,7 +128,7 @@ def test_a_run_through_slurm_survives_what_a_cluster_does(fresh, slurm, tmp_path
     run.communicate()
     (job,) = said("squeue", "--noheader", "--format=%A").split()
     assert job in command("run", study, "--profile", profile, code=75)
-    assert "gres/gpu:1" in said("scontrol", "show", "job", job)
+    assert "gpu:1" in said("scontrol", "show", "job", job)
     # As Slurm does before a job's time is up.
     subprocess.run(["scancel", "--signal=TERM", job], check=True)
     wait_for(lambda: not said("squeue", "--noheader", "--format=%A"), 60)
