@@ -1,6 +1,7 @@
 # A new cohort with a model that is there: index, prepare, infer, report. `parcellation run` writes the plan that this
 # is the graph of, and starts it. One rule is one verb of the command line; what a verb says is the rule's output, since
-# verbs take care of their own files: whole or not there, and left as they are when nothing changed.
+# verbs take care of their own files: whole or not there, and left as they are when nothing changed. The date makes each
+# answer another one: a small file of equal content is one that has not changed, to Snakemake.
 PLAN, OUT = config, config["folder"]
 VERBS = {name: f"exec {PLAN['command'][name]} {PLAN['options']}" for name in PLAN["command"]}
 VERBS["infer"] += f" --population {PLAN['population']}"
@@ -66,7 +67,7 @@ rule index:
     log:
         log_of("index"),
     shell:
-        "{VERBS[index]} > {output} 2> {log}"
+        "date > {output}; {VERBS[index]} >> {output} 2> {log}"
 
 
 rule prepare:
@@ -82,7 +83,7 @@ rule prepare:
     resources:
         **asks("prepare"),
     shell:
-        "{VERBS[prepare]} --level participant --participant-label {wildcards.subject} > {output} 2> {log}"
+        "date > {output}; {VERBS[prepare]} --level participant --participant-label {wildcards.subject} >> {output} 2> {log}"
 
 
 rule prepared:
@@ -95,7 +96,7 @@ rule prepared:
     resources:
         **asks("report"),
     shell:
-        "{VERBS[prepare]} --level group {STRICT} > {output} 2> {log}"
+        "date > {output}; {VERBS[prepare]} --level group {STRICT} >> {output} 2> {log}"
 
 
 rule infer:
@@ -114,7 +115,7 @@ rule infer:
     resources:
         **asks("infer"),
     shell:
-        "{VERBS[infer]} --level participant --participant-label {params.subjects} > {output} 2> {log}"
+        "date > {output}; {VERBS[infer]} --level participant --participant-label {params.subjects} >> {output} 2> {log}"
 
 
 checkpoint population:
@@ -130,7 +131,7 @@ checkpoint population:
     resources:
         **asks("report"),
     shell:
-        "{VERBS[infer]} --level group {STRICT} > {output.said} 2> {log}"
+        "date > {output.said}; {VERBS[infer]} --level group {STRICT} >> {output.said} 2> {log}"
 
 
 rule report:
@@ -147,4 +148,4 @@ rule report:
     resources:
         **asks("report"),
     shell:
-        "{VERBS[report]} > {output.said} 2> {log}"
+        "date > {output.said}; {VERBS[report]} >> {output.said} 2> {log}"
