@@ -105,7 +105,7 @@ def test_the_whole_way_on_this_machine(fresh, finished, engine):
     command("run", study, "--jobs", 2)
     assert contents(fresh.results) == before
     # Other data of a subject, of which as many sessions are prepared as before: all that depends on them is due.
-    fresh.run_file("sim02").touch()
+    replace(fresh.run_file("sim02"), fresh.run_file("sim02").read_bytes())
     due = {"prepare": 1} | {name: 1 for name in ("prepared", "train", "population", "report", "all")} | {"infer": 3}
     assert planned(command("run", study, "--dry-run")) == due | {"total": 9}
     command("run", study, "--jobs", 2)

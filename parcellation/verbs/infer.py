@@ -303,11 +303,11 @@ class Inference:
 
     def _write_list(self) -> None:
         """Every file of the data set, for the workflow to name, and to make again what is deleted."""
-        out = self.study.outputs.directory
-        whose = [f"sub-{bids_label(one.subject)}" for one in self.known()] + [f"tpl-{self.export().mesh.space}", "logs"]
-        paths = [path for name in whose for path in sorted((out / name).rglob("*")) if path.is_file()]
-        paths += [path for path in sorted(out.iterdir()) if path.is_file() and path.name != "report.html"]
-        write_text(self.workspace.deliverables, "".join(f"{path.relative_to(out)}\n" for path in paths))
+        out, known = self.study.outputs.directory, {f"sub-{bids_label(answer.subject)}" for answer in self.known()}
+        paths = [path.relative_to(out) for path in sorted(out.rglob("*")) if path.is_file()]
+        listed = [path for path in paths if path.parts[0] in known or not path.parts[0].startswith("sub-")]
+        names = [path.as_posix() for path in listed if path.name not in ("report.html", "log.txt")]
+        write_text(self.workspace.deliverables, "".join(f"{name}\n" for name in names))
 
     def _write_logs(self) -> None:
         logs = self.study.outputs.directory / "logs"

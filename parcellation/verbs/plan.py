@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from parcellation.config import Study
-from parcellation.manifest import bold_paths, discover
+from parcellation.manifest import discover, used_paths
 from parcellation.maps import bids_label
 from parcellation.verbs.workspace import Workspace
 
@@ -101,17 +101,12 @@ def _settings(study: Study, frame: pd.DataFrame, population: str) -> Iterator[tu
     made = {name: content[name] for name in ("data", "region", "targets", "features")}
     for subject, rows in frame.groupby("subject", sort=False):
         rows = rows.to_dict("records")
-        yield f"prepare/sub-{subject}", made | {"runs": rows, "files": [_state(path) for path in _files(rows)]}
+        files = [_state(path) for row in rows for path in used_paths(row, study.data)]
+        yield f"prepare/sub-{subject}", made | {"runs": rows, "files": files}
     yield "train", {name: content[name] for name in ("features", "model", "training")}
     answers = {"names": study.model.names, "draws": study.outputs.draws, "population": population}
     yield "infer", answers | {"results": str(study.outputs.directory)}
     yield "report", content
-
-
-def _files(rows: list[dict[str, str]]) -> Iterator[Path]:
-    for row in rows:
-        yield from bold_paths(row)
-        yield from (Path(row[name]) for name in ("confounds", "censor") if row[name])
 
 
 def _state(path: Path) -> list:
