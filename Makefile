@@ -17,13 +17,15 @@ NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,recovery real frames schemes populations estimators digits gre sbc prepare scale space gap)
-.PHONY: help demo demo-check test test-slow lint $(BENCHES) reproduce gpu-check clean
+.PHONY: help demo demo-check test test-slow test-slurm workflow lint $(BENCHES) reproduce gpu-check clean
 
 help:
 	@echo "make demo              posterior maps of Broca's area from real files, in build/demo"
 	@echo "make demo-check        the BIDS validator on its output, and a picture of its Workbench scene"
 	@echo "make test              style, import contracts, tests"
 	@echo "make test-slow         the long proofs"
+	@echo "make test-slurm        the workflow on a Slurm of one node, as root"
+	@echo "make workflow          install Snakemake, which parcellation run calls, into .venv-workflow"
 	@echo "make lint              style and import contracts only"
 	@echo "make bench-recovery    what is recovered of cohorts of known truth, beside rival methods"
 	@echo "make bench-schemes     the same for every scheme of the posterior and both models of labels"
@@ -59,6 +61,11 @@ test: lint
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow || $(NONE_YET)
 
+test-slurm: $(INSTALLED) $(ENGINE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slurm -rs
+
+workflow: $(ENGINE)
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,7 +75,6 @@ lint: $(INSTALLED)
 $(BENCHES): bench-%: $(INSTALLED)
 	$(BIN)/python -m pipelines.benchmarks.$*
 
-# The workflow engine wants other versions of shared libraries than we do, so it has an environment of its own.
 SIZE ?= small
 CORES ?= all
 # FROM: an archive of finished runs to go on from.
@@ -77,9 +83,10 @@ reproduce: $(INSTALLED) $(ENGINE)
 	.venv-workflow/bin/snakemake -s pipelines/reproduce/Snakefile --configfile pipelines/reproduce/$(SIZE).yaml \
 	  --rerun-triggers mtime -c $(CORES)
 
-$(ENGINE):
+# The workflow engine brings many libraries, in versions of its own, so it has an environment of its own.
+$(ENGINE): pipelines/requirements.txt
 	@test -x .venv-workflow/bin/python || $(PYTHON) -m venv .venv-workflow
-	@.venv-workflow/bin/python -m pip install --quiet --disable-pip-version-check snakemake==9.27.1
+	@.venv-workflow/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 gpu-check: $(INSTALLED)

@@ -15,6 +15,8 @@ from parcellation import __version__
 from parcellation.errors import FileFailure, ParcellationError, UsageError
 from parcellation.run_log import run_log
 
+log = logging.getLogger(__name__)
+
 VERBS = {
     "index": "list the runs of a study's data and what is missing, before anything is computed",
     "prepare": "compute the fingerprints of every session",
@@ -23,6 +25,7 @@ VERBS = {
     "infer": "label maps and uncertainty of every subject, without training",
     "diagnose": "amortization gap of every subject, or of a sample of many",
     "report": "write report.html",
+    "run": "all of it as jobs, on this machine or a cluster; starts them or goes on",
     "compare": "overlap of two results' networks, or of a result and an atlas, beside chance",
     "show": "a picture of a subject's map, or the population's, as PNG",
     "simulate": "write a cohort with known truth",
@@ -32,6 +35,12 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    code = _main(arguments)
+    log.info("exit code %d", code)  # the last line of a job's log
+    return code
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
         _one_thread_each()
         options = _parser().parse_args(arguments)
@@ -94,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+# Options of one verb alone.
+MORE = {
+    "prepare": ("level",),
+    "infer": ("population", "refinement", "level"),
+    "diagnose": ("everybody",),
+    "networks": ("numbers",),
+}
 # The verbs that a filter narrows; the others refuse it, since what is ignored in silence is believed to act.
 BY_SUBJECT = ("index", "prepare", "infer", "diagnose", "compare", "show", "simulate")
 BY_SESSION = ("index", "prepare", "infer")
@@ -118,8 +134,33 @@ def _study_argument(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--model", type=Path, help="a trained model to apply, in place of the study's")
 
 
+def _level_argument(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--level",
+        choices=("participant", "group"),
+        help="as in a BIDS App: only what belongs to each subject, or only what is made of all; both by default",
+    )
+
+
+def _prepare_arguments(verb: argparse.ArgumentParser) -> None:
+    _study_argument(verb)
+    _level_argument(verb)
+
+
+def _run_arguments(verb: argparse.ArgumentParser) -> None:
+    _study_argument(verb)
+    verb.add_argument("--profile", default="local", help="`local` (default), `slurm`, or a folder with one of your own")
+    verb.add_argument("--jobs", type=int, metavar="N", help="at most N at a time")
+    _population_argument(verb)
+
+
 def _infer_arguments(verb: argparse.ArgumentParser) -> None:
     _study_argument(verb)
+    _level_argument(verb)
+    _population_argument(verb)
+
+
+def _population_argument(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--population",
         choices=("fixed", "reinferred"),
@@ -128,6 +169,7 @@ def _infer_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument(
         "--refine",
+        dest="refinement",
         type=_steps,
         metavar="N",
         help="improve each answer by N steps for this subject alone; default: its training.inner_steps, mostly 0",
@@ -142,7 +184,7 @@ def _steps(text: str) -> int:
 
 def _diagnose_arguments(verb: argparse.ArgumentParser) -> None:
     _study_argument(verb)
-    verb.add_argument("--all", action="store_true", help="everybody, in place of a sample")
+    verb.add_argument("--all", action="store_true", dest="everybody", help="everybody, in place of a sample")
 
 
 def _networks_arguments(verb: argparse.ArgumentParser) -> None:
@@ -184,7 +226,9 @@ def _demo_arguments(verb: argparse.ArgumentParser) -> None:
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "index": _index_arguments,
+    "prepare": _prepare_arguments,
     "infer": _infer_arguments,
+    "run": _run_arguments,
     "diagnose": _diagnose_arguments,
     "compare": _compare_arguments,
     "show": _show_arguments,
@@ -200,7 +244,7 @@ def _start_logging(verbose: int) -> None:
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
-    from parcellation.verbs.workspace import Selection
+    from parcellation.verbs.workspace import Selection, at_work
 
     selection = Selection(options.participant_label, options.session_label, options.strict, options.dry_run)
     if options.verb == "simulate":
@@ -217,10 +261,14 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
         return _verb(options, "check_manifest")(options.manifest, options.strict)
     # A wrong study is found before a verb's libraries are loaded, which takes seconds.
     study = _study(options)
-    more = {"infer": ("population", "refine"), "diagnose": ("all",), "networks": ("numbers",)}.get(options.verb, ())
-    with run_log(arguments) as log:
-        said = _verb(options)(study, selection, *(getattr(options, name) for name in more))
-        if options.verb in ON_RESULTS and not options.dry_run:
+    if options.verb == "run":
+        how = options.profile, options.jobs, options.population
+        return _verb(options)(options.study.resolve(), study, selection, *how)
+    more = {name: getattr(options, name) for name in MORE.get(options.verb, ())}
+    with contextlib.nullcontext() if selection.dry_run else at_work(study.outputs.work), run_log(arguments) as log:
+        said = _verb(options)(study, selection, **more)
+        # Of a part of a cohort nothing is written that other parts write too, at the same time.
+        if options.verb in ON_RESULTS and not options.dry_run and more.get("level") != "participant":
             log.write(study.outputs.directory, said)
     return said
 

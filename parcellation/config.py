@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from parcellation.descriptions import usual_cleaning
 from parcellation.errors import InputMissing, UsageError
-
-
-class Section(BaseModel):
-    """A part of a study; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
+from parcellation.jobs import Cluster
+from parcellation.section import Section
 
 Derived = Literal["basic", "derivatives", "power2", "full"]
 
@@ -80,7 +75,7 @@ class Data(Section):
     minimum_frames: int = Field(default=20, ge=2, description="kept frames below which a run is excluded")
     minimum_minutes_run: float = Field(default=0, ge=0, description="of kept frames")
     minimum_minutes_session: float = Field(default=0, ge=0, description="of kept frames")
-    surfaces: dict[Literal["midthickness", "inflated", "sphere"], Path] = {}
+    surfaces: dict[Literal["midthickness", "inflated", "sphere"], Path] = Field(default={})
 
     @model_validator(mode="before")
     @classmethod
@@ -236,10 +231,11 @@ class Study(Section):
     model: Model = Model()
     training: Training = Training()
     outputs: Outputs = Outputs()
+    cluster: Cluster = Cluster()
 
     def resolved(self) -> dict:
-        """The study with every default, as plain JSON values."""
-        return self.model_dump(mode="json")
+        """The study with every default, as plain JSON values, without `cluster`: all that results depend on."""
+        return self.model_dump(mode="json", exclude={"cluster"})
 
     def digest(self) -> str:
         """SHA-256 of the resolved study without its paths, so that the same study elsewhere has the same digest."""
@@ -253,7 +249,7 @@ class Study(Section):
         return set(getattr(self, section).model_fields_set)
 
 
-PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas", "graph"}
+PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas", "graph", "snakemake"}
 
 
 def _without_paths(content: dict) -> dict:

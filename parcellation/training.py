@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from parcellation.approximation import Approximation
+from parcellation.distributed import ALONE, Team
 from parcellation.elbo import Estimator, training_loss
 from parcellation.encoders import ENCODERS, concatenate
 from parcellation.encoding import Streamed
@@ -137,6 +138,7 @@ def fit(
     progress: Callable[[int, float], None] = lambda step, loss: None,
     stop: Callable[[], bool] = lambda: False,
     estimator: Estimator = training_loss,
+    team: Team = ALONE,
 ) -> np.ndarray:
     """Optimise the family in place; returns the training loss of every step, in nats (not an ELBO).
 
@@ -144,11 +146,13 @@ def fit(
     stop: asked after every step; when it says yes the state is saved and Stopped is raised.
     estimator: of the loss and its gradient, from `elbo`.
     source: of one data set, or of many, for a family without free encodings. A family with a bank also visits as many
-    other members a step. Raises BadData, naming the step, when the loss is not finite.
+    other members a step. team: processes that each call this with the same arguments; the first of them saves.
+    Raises BadData, naming the step, when the loss is not finite.
     """
     template, device = family.template, next(family.parameters()).device
     optimisers = _optimisers(family, plan)
     many, bank = isinstance(source, DataSets), isinstance(family, Family) and family.bank is not None
+    team.check(family, many or bank)
     if many:
         _check_amortized(family, bank)
         identity = f"{identity} {source.identity}"
@@ -160,15 +164,20 @@ def fit(
     for step in range(len(losses), plan.steps):
         now = source.at(step) if many else source
         count = now.cards[template.unit_plate]
-        batch = plan.reduce(now.batch(plan.members(step, count)), step, template)
+        members = plan.members(step, count)
+        share = team.share(members)
+        batch = plan.reduce(now.batch(share), step, template)
         if bank:
             family.visit(source.batch(plan.members(step, count, "visit")))
         noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
-        losses.append(_step(estimator(family, batch, noise).tensor, optimisers, plan.rate(step), step))
+        loss = estimator(family, batch, team.noise(noise, template, len(members))).tensor
+        losses.append(_step(loss, optimisers, plan.rate(step), step, team, len(share) / len(members)))
         progress(step + 1, losses[-1])
-        last, stopping = step + 1 == plan.steps, stop()
+        last, stopping = step + 1 == plan.steps, team.any(stop())
         if checkpoint is not None and (last or stopping or (step + 1) % plan.checkpoint_every == 0):
-            _save(checkpoint, key, family, optimisers, losses)
+            if team.rank == 0:
+                _save(checkpoint, key, family, optimisers, losses)
+            team.wait()  # a process that ends has the others ended
         if stopping and not last:
             raise Stopped(f"training stopped after step {step + 1} of {plan.steps}; the same command continues")
     return np.array(losses)
@@ -190,16 +199,16 @@ def fill_bank(family: Family, source: Source, batch: int) -> None:
             family.visit(chunk)
 
 
-def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int) -> float:
-    if not torch.isfinite(loss):
-        raise BadData(f"training: the loss at step {step + 1} is {loss.item()}; expected a finite number of nats")
+def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int, team: Team, share: float) -> float:
     for optimiser, factor in optimisers:
         optimiser.rate = rate * factor
         optimiser.zero_grad()
-    loss.backward()
+    total = team.backward(loss, [p for optimiser, _ in optimisers for p in optimiser.parameters], share)
+    if not math.isfinite(total):
+        raise BadData(f"training: the loss at step {step + 1} is {total}; expected a finite number of nats")
     for optimiser, _ in optimisers:
         optimiser.step()
-    return loss.item()
+    return total
 
 
 def _optimisers(family: Approximation, plan: Plan) -> list[tuple[Optimiser, float]]:

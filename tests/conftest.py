@@ -15,8 +15,7 @@ MODEL_SIDE = (
     "encoders", "recognition", "flows", "joint_flow", "warped_flows", "free_encoding", "vector_sets", "family",
     "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "natural_step", "refinement",
     "semi_amortized", "iterative", "amortization_gap", "training", "model_file", "posterior", "cohort_source",
-    "summary_bank", "data_sets", "population",
-    "training_reference", "held_out_density",
+    "summary_bank", "data_sets", "population", "distributed", "training_reference", "held_out_density",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 

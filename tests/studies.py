@@ -151,12 +151,12 @@ def copied(folder: Path, out: Path) -> Path:
 
 
 def snapshot(*folders: Path) -> dict[str, tuple[int, str]]:
-    """Time of change and checksum of every file but the log, which has the time of day."""
+    """Time of change and checksum of every file but the log, with its time of day, and the lock of who is at work."""
     return {
         str(path): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
         for folder in folders
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "log.txt"
+        if path.is_file() and path.name not in ("log.txt", "in_use.lock")
     }
 
 

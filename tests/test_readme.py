@@ -51,6 +51,13 @@ def test_the_table_of_usual_cleaning():
         assert (json.loads(band) if band else None) == (data.band_pass and list(data.band_pass))
 
 
+def test_the_study_of_the_cluster_page(tmp_path):
+    (text,) = blocks("yaml", "docs/cluster.md")
+    study = parse_study(yaml.safe_load(text), tmp_path / "study.yaml")
+    assert study.cluster.train.gpus == 1
+    assert study.cluster.train.memory == type(study.cluster.train)().memory  # what is left out keeps its default
+
+
 def tables(page: str) -> dict[str, dict[str, str]]:
     """The default of each key in the tables of docs/study.md, by heading."""
     parts = re.split(r"^## (\w+)\n", page, flags=re.MULTILINE)[1:]
@@ -63,6 +70,9 @@ def tables(page: str) -> dict[str, dict[str, str]]:
 
 
 def written(default: Any) -> str:
+    if isinstance(default, Section):
+        own = {key: value for key, value in default.model_dump().items() if value is not None}
+        return f"{{{', '.join(f'{key}: {value}' for key, value in own.items())}}}"
     if default is None:
         return "unset"
     return str(default).lower() if isinstance(default, bool) else str(default)
@@ -74,7 +84,9 @@ def test_every_setting_and_its_default(name: str, section: type[Section]):
     assert tables(page)[name] == {key: written(field.default) for key, field in section.model_fields.items()}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/study.md", "docs/method.md", "data_manifest/README.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/study.md", "docs/method.md", "docs/cluster.md", "data_manifest/README.md"]
+)
 def test_links_to_pages(page: str):
     links = re.findall(r"\]\(([^):#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []

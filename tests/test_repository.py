@@ -75,6 +75,17 @@ class TestVersions:
             <= pins(self.project["dependencies"]).items()
         )
 
+    def test_the_workflow_engine(self):
+        """One list for pip, and the same for conda; the Makefile takes the first."""
+        lines = (ROOT / "pipelines/requirements.txt").read_text(encoding="utf-8").splitlines()
+        wanted = pins([line for line in lines if not line.startswith("#")])
+        *_, pip = yaml.safe_load((ROOT / "pipelines/environment.yml").read_text(encoding="utf-8"))["dependencies"]
+        assert set(wanted) == {"snakemake", "snakemake-executor-plugin-slurm"}
+        assert pins(pip["pip"]) == wanted
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        assert "$(ENGINE): pipelines/requirements.txt" in makefile
+        assert "snakemake==" not in makefile
+
     def test_build_tool(self):
         assert pins(PROJECT["build-system"]["requires"]).items() <= pins(self.extras["test"]).items()
 

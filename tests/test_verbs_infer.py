@@ -225,3 +225,48 @@ def test_vertices_without_data_have_the_populations_answer(treated):
 def test_every_file_of_the_new_cohort_is_finite(treated):
     for path in treated.path.glob("results-patients/**/*.nii"):
         assert np.isfinite(np.asarray(nib.load(path).dataobj)).all()
+
+
+# --- in parts, as a cluster's jobs do ---
+
+
+def test_parts_in_any_order_and_then_the_group_are_the_whole(study, finished):
+    shutil.rmtree(study.path / "work/posterior")
+    shutil.rmtree(study.path / "work/novelty")
+    shutil.rmtree(study.results)
+    for part in (SUBJECTS[3:], SUBJECTS[:3]):
+        said = command("infer", study.study, "--level", "participant", "--participant-label", *part)
+        assert f"{len(part)} subjects inferred" in said
+        # What all share is nobody's to write meanwhile.
+        assert not list(study.results.glob("tpl-*"))
+        assert not (study.results / "participants.tsv").exists()
+    before = snapshot(study.path / "work/posterior")
+    command("infer", study.study, "--level", "group")
+    assert snapshot(study.path / "work/posterior") == before
+    got, expected = contents(study.results), contents(finished.results)
+    listed = (study.path / "work/deliverables.txt").read_text(encoding="utf-8").split()
+    assert set(listed) == set(got) == set(expected) - {"report.html"}
+    # It has the paths of this copy.
+    assert {name for name in got if got[name] != expected[name]} == {"logs/study.json"}
+
+
+def test_a_part_with_nobody_to_infer_is_no_failure(study):
+    for path in study.path.glob("work/fingerprints/*/sub-sim05_*"):
+        path.unlink()
+    assert "0 subjects inferred" in command(
+        "infer", study.study, "--level", "participant", "--participant-label", "sim05"
+    )
+    damage(study.unit("sim04"))
+    study.posterior("sim04").unlink()
+    said = command("infer", study.study, "--level", "participant", "--participant-label", "sim04", "sim05")
+    assert study.unit("sim04").name in said
+    said = command("infer", study.study, "--level", "group")
+    assert "3 subjects inferred" in said
+    assert study.unit("sim04").name in said
+    assert list(participants(study).index) == ["sub-sim01", "sub-sim02", "sub-sim03"]
+    command("infer", study.study, "--level", "group", "--strict", code=65)
+
+
+def test_a_group_of_nobody_is_65(study):
+    shutil.rmtree(study.path / "work/posterior")
+    assert "sim01: not inferred yet" in command("infer", study.study, "--level", "group", code=65)

@@ -265,3 +265,23 @@ def test_too_few_minutes_leave_out_a_run_or_a_session(fresh):
         assert "1 of 2 sessions prepared" in said
     fresh.write_study(data={"minimum_minutes_run": enough, "minimum_minutes_session": enough})
     assert "2 of 2 sessions prepared" in command("prepare", fresh.study, *who)
+
+
+def test_parts_and_then_the_group_are_the_whole(fresh, finished):
+    command("index", fresh.study)
+    for subject in ("sim02", "sim01", "sim05", "sim04", "sim03"):
+        command("prepare", fresh.study, "--level", "participant", "--participant-label", subject)
+    assert not list(fresh.path.glob("work/fingerprints/*/index.tsv"))
+    assert "9 of 9 sessions prepared" in command("prepare", fresh.study, "--level", "group")
+    assert contents(fresh.path / "work/fingerprints") == contents(finished.path / "work/fingerprints")
+
+
+def test_a_part_without_anything_usable_is_no_failure_and_the_group_says_it(fresh):
+    truncate(fresh.run_file("sim05"))
+    said = command("prepare", fresh.study, "--level", "participant", "--participant-label", "sim05")
+    assert "0 of 1 sessions prepared" in said
+    command("prepare", fresh.study, "--level", "participant", "--participant-label", "sim01")
+    said = command("prepare", fresh.study, "--level", "group")
+    assert "2 of 9 sessions prepared" in said
+    assert "subject sim05, session 1" in said
+    assert "sim05" in command("prepare", fresh.study, "--level", "group", "--strict", code=65)

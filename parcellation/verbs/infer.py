@@ -5,14 +5,12 @@ import json
 import logging
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from tqdm import tqdm
 
 from parcellation import __version__
@@ -21,14 +19,15 @@ from parcellation.cohort_source import observe
 from parcellation.config import Features, Study
 from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData, NothingSelected
-from parcellation.files import unit_lock, whole_file, writable_folder, write_text
+from parcellation.files import unit_lock, writable_folder, write_text
 from parcellation.label_table import Networks, named_networks
 from parcellation.manifest import natural
 from parcellation.map_files import Cifti, Frame, Gifti
-from parcellation.maps import Export, write_population, write_subject
+from parcellation.maps import Export, bids_label, write_population, write_subject
 from parcellation.model_file import TrainedModel, load_model
 from parcellation.plates import Observed
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
+from parcellation.posterior_file import read_posterior, write_posterior
 from parcellation.store import Store
 from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units, manifest_of
@@ -43,45 +42,52 @@ from parcellation.verbs.population import (
     remember,
 )
 from parcellation.verbs.results import shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
-from parcellation.verbs.workspace import Ground, Selection, Workspace, note
+from parcellation.verbs.workspace import GROUP, PARTICIPANT, Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
 
 
-def infer(study: Study, selection: Selection, population: str = FIXED, refinement: int | None = None) -> str:
+def infer(
+    study: Study,
+    selection: Selection,
+    population: str = FIXED,
+    refinement: int | None = None,
+    level: str | None = None,
+) -> str:
     """Infer the selected subjects, export their maps and the population's; returns the lines to print.
 
     population: `fixed`, as the model has it, or `reinferred` from the whole cohort, whoever is selected. refinement:
     steps that improve each answer; None for those that the model was trained through, 0 unless its study says so.
+    level: None for all of it. At `participant` these are a part of the cohort: their files alone are written, which no
+    two processes share, and nobody to infer is no failure. At `group` nobody is inferred: the files of all together
+    are written, of the answers that are kept.
     """
     run = Inference.of(study, population, selection.dry_run, refinement)
-    subjects = run.selected(selection)
+    subjects = [] if level == GROUP else run.selected(selection, part=level == PARTICIPANT)
     if selection.dry_run:
         return "\n".join(f"would infer subject {subject}" for subject in subjects)
     writable_folder(study.outputs.directory)
     remember(run.workspace, run.origin)
     export = run.export()
-    faults, kept = [], 0
-    for subject in tqdm(subjects, desc="infer", unit="subject", disable=None):
-        try:
-            sessions = run.sessions(subject, selection.sessions)
-            known = run.kept(subject, sessions)
-            write_subject(export, known or run.posterior_of(subject, sessions))
-            kept += known is not None
-            note(run.workspace, f"sub-{subject}", [])
-        except BadData as error:
-            faults.append(f"subject {subject}: {error}")
-            note(run.workspace, f"sub-{subject}", faults[-1:])
-            log.warning("left out: %s", faults[-1])
-    if len(faults) == len(subjects) or (faults and selection.strict):
+    kept, faults = run.infer(subjects, selection.sessions, export)
+    if faults and level != PARTICIPANT and (len(faults) == len(subjects) or selection.strict):
         raise BadData("\n".join([f"{len(faults)} of {len(subjects)} subjects could not be inferred", *faults]))
-    run.write_dataset(export)
-    before = f", {kept} of them before" if kept else ""
-    lines = [f"{len(subjects) - len(faults)} subjects inferred{before}: {study.outputs.directory}"]
-    if population == REINFERRED or run.origin.refinement:
-        lines.append(run.origin.sentence())
-    lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
+    if level == GROUP:
+        subjects, faults = run.noted()
+        if len(faults) == len(subjects) or (faults and selection.strict):
+            raise BadData("\n".join([f"{len(faults)} of {len(subjects)} subjects are not inferred", *faults]))
+    lines = _said(run, len(subjects), kept, faults)
+    if level != PARTICIPANT:
+        run.write_dataset(export)
+        lines += run.novelty.warnings([(answer.subject, answer.sessions) for answer in run.known()])
     return "\n".join(lines + [f"left out: {fault}" for fault in faults])
+
+
+def _said(run: "Inference", subjects: int, kept: int, faults: list[str]) -> list[str]:
+    before = f", {kept} of them before" if kept else ""
+    lines = [f"{subjects - len(faults)} subjects inferred{before}: {run.study.outputs.directory}"]
+    told = run.origin.kind == REINFERRED or run.origin.refinement
+    return lines + ([run.origin.sentence()] if told else [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,14 +130,45 @@ class Inference:
         posterior, origin = Posterior(model, study.outputs.draws, steps), replace(origin, refinement=steps)
         return cls(study, workspace, ground, model, cohort, posterior, damaged, origin)
 
-    def selected(self, selection: Selection) -> list[str]:
-        """Subjects to infer, of those with fingerprints of any session that is asked for."""
+    def infer(self, subjects: list[str], sessions: Sequence[str] | None, export: Export) -> tuple[int, list[str]]:
+        """Infer subjects, or take the answers that are kept, and write their maps; returns how many, and faults."""
+        faults, kept = [], 0
+        for subject in tqdm(subjects, desc="infer", unit="subject", disable=None):
+            try:
+                chosen = self.sessions(subject, sessions)
+                known = self.kept(subject, chosen)
+                write_subject(export, known or self.posterior_of(subject, chosen))
+                self.novelty.of(subject, chosen)  # kept for what is made of all subjects
+                kept += known is not None
+                note(self.workspace, f"sub-{subject}", [])
+            except BadData as error:
+                faults.append(f"subject {subject}: {error}")
+                note(self.workspace, f"sub-{subject}", faults[-1:])
+                log.warning("left out: %s", faults[-1])
+        return kept, faults
+
+    def noted(self) -> tuple[list[str], list[str]]:
+        """Everybody with fingerprints, and why some of them have no answer that is kept."""
+        subjects = sorted([*self.cohort.subjects, *self.damaged], key=natural)
+        there = {answer.subject for answer in self.known()}
+        reasons = {
+            subject: self.workspace.excluded / f"sub-{subject}.txt" for subject in subjects if subject not in there
+        }
+        return subjects, [
+            path.read_text(encoding="utf-8").strip() if path.exists() else f"subject {subject}: not inferred yet"
+            for subject, path in reasons.items()
+        ]
+
+    def selected(self, selection: Selection, part: bool = False) -> list[str]:
+        """Subjects to infer, of those with fingerprints of any session that is asked for; a part may have none."""
         there = sorted([*self.cohort.subjects, *self.damaged], key=natural)
         wanted = [name.removeprefix("sub-") for name in selection.participants or there]
+        if part:
+            wanted = [name for name in wanted if name in there]
         if unknown := [name for name in wanted if name not in there]:
             raise NothingSelected(f"no fingerprints of subject {', '.join(unknown[:5])} in {self.cohort.store.folder}")
         chosen = [name for name in wanted if name in self.damaged or self.sessions(name, selection.sessions)]
-        if not chosen:
+        if not chosen and not part:
             raise NothingSelected(f"no fingerprints of session {', '.join(selection.sessions)} of these subjects")
         return chosen
 
@@ -234,6 +271,7 @@ class Inference:
         write_sizes(self.study, export, self.known())
         write_scenes(export, sorted((answer.subject for answer in self.known()), key=natural))
         self.describe()
+        self._write_list()
 
     def describe(self) -> None:
         """The files beside the maps that make the folder a data set."""
@@ -295,6 +333,14 @@ class Inference:
         phi = self.model.family.template.hyperparameters().get("phi")
         return 0 if phi is None else phi.shape[1]
 
+    def _write_list(self) -> None:
+        """Every file of the data set, for the workflow to name, and to make again what is deleted."""
+        out, known = self.study.outputs.directory, {f"sub-{bids_label(answer.subject)}" for answer in self.known()}
+        paths = [path.relative_to(out) for path in sorted(out.rglob("*")) if path.is_file()]
+        listed = [path for path in paths if path.parts[0] in known or not path.parts[0].startswith("sub-")]
+        names = [path.as_posix() for path in listed if path.name not in ("report.html", "log.txt")]
+        write_text(self.workspace.deliverables, "".join(f"{name}\n" for name in names))
+
     def _write_logs(self) -> None:
         logs = self.study.outputs.directory / "logs"
         write_text(logs / "study.json", json.dumps(self.study.resolved(), indent=2, sort_keys=True) + "\n")
@@ -337,28 +383,3 @@ def software_versions() -> dict[str, str]:
 
     names = ("torch", "zuko", "numpy", "scipy", "nibabel", "nilearn", "scikit-learn")
     return {"parcellation": __version__, "python": platform.python_version()} | {n: version(n) for n in names}
-
-
-PROFILES = tuple(f"{what}_{part}" for what in ("profile", "contrast") for part in ("mean", "low", "high"))
-ARRAYS = ("probability", "entropy", "mutual_information", "mask", *PROFILES, "label_draws")
-
-
-def write_posterior(path: Path, answer: SubjectPosterior, key: str) -> None:
-    """Keep a subject's answer, whole."""
-    arrays = {name: np.ascontiguousarray(getattr(answer, name)) for name in ARRAYS}
-    rest = {f.name: getattr(answer, f.name) for f in fields(answer) if f.name not in ARRAYS}
-    with whole_file(path) as temporary:
-        # One entry only: safetensors writes several in any order, and equal answers are to be equal files.
-        save_file(arrays, temporary, metadata={"answer": json.dumps(rest | {"key": key}, sort_keys=True)})
-
-
-def read_posterior(path: Path) -> tuple[SubjectPosterior, str] | None:
-    """A subject's kept answer and the key it was kept with; None when there is none or it is damaged."""
-    try:
-        with safe_open(path, "np") as file:
-            arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            rest = json.loads((file.metadata() or {})["answer"])
-            answer = SubjectPosterior(rest["subject"], tuple(rest["sessions"]), tuple(rest["frames"]), **arrays)
-            return answer, rest["key"]
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
-        return None

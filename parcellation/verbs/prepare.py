@@ -22,16 +22,27 @@ from parcellation.store import Store, Unit, input_key
 from parcellation.surfaces import Vertices, region_vertices, smoothing, target_set
 from parcellation.timeseries import Bold, open_bold
 from parcellation.verbs.index import manifest_of
-from parcellation.verbs.workspace import Ground, Selection, Workspace, ground_key, model_header, note
+from parcellation.verbs.workspace import (
+    GROUP,
+    PARTICIPANT,
+    Ground,
+    Selection,
+    Workspace,
+    ground_key,
+    model_header,
+    note,
+)
 
 log = logging.getLogger(__name__)
 
 MOST_KINDS = 8  # of different vertices; opening more headers than that to find two alike takes long
 
 
-def prepare(study: Study, selection: Selection) -> str:
+def prepare(study: Study, selection: Selection, level: str | None = None) -> str:
     """Prepare the selected subjects and sessions; returns the lines to print.
 
+    level: None for all of it. At `participant` these are a part of the cohort, so that nothing usable is no failure,
+    and the store's index is not written; at `group` the index is written, of what other processes have prepared.
     Raises BadData when no session is usable, or, if strict, when any run is not.
     """
     workspace = Workspace(study)
@@ -39,6 +50,8 @@ def prepare(study: Study, selection: Selection) -> str:
     units = [(key, rows) for key, rows in frame.groupby(["subject", "session"], sort=False)]
     if selection.dry_run:
         return "\n".join(f"would prepare subject {s}, session {t}: {len(rows)} runs" for (s, t), rows in units)
+    if level == GROUP:
+        return _group(workspace, units, selection.strict)
     writable_folder(workspace.work)
     # From the whole cohort, so that processes that prepare one subject each stand on the same ground.
     ground = find_ground(study, workspace, manifest_of(study, workspace, Selection()))
@@ -49,20 +62,36 @@ def prepare(study: Study, selection: Selection) -> str:
         reasons = maker.make(subject, session, rows)
         note(workspace, f"sub-{subject}_ses-{session}", reasons)
         excluded += reasons
+    if level == PARTICIPANT:
+        return _outcome(store, units, maker.kept, excluded)[1]
     store.write_index()
-    return _outcome(store, units, maker.kept, excluded, selection.strict)
+    return _checked(*_outcome(store, units, maker.kept, excluded), selection.strict and excluded)
 
 
-def _outcome(store: Store, units: list, kept: int, excluded: list[str], strict: bool) -> str:
+def _group(workspace: Workspace, units: list, strict: bool) -> str:
+    """What other processes have prepared, and why they left runs out."""
+    store = workspace.store(workspace.ground())
+    store.write_index()
+    notes = [workspace.excluded / f"sub-{subject}_ses-{session}.txt" for (subject, session), _ in units]
+    excluded = [line for note in notes if note.exists() for line in note.read_text(encoding="utf-8").splitlines()]
+    return _checked(*_outcome(store, units, 0, excluded), strict and excluded)
+
+
+def _checked(usable: int, text: str, refused: object) -> str:
+    if not usable or refused:
+        raise BadData(text)
+    return text
+
+
+def _outcome(store: Store, units: list, kept: int, excluded: list[str]) -> tuple[int, str]:
+    """How many of the units are there, and what is to be said of them."""
     there = set(store.units())
     usable = [key for key, _ in units if key in there]
     before = f", {kept} of them before" if kept else ""
     lines = [f"{len(usable)} of {len(units)} sessions prepared{before}: {store.folder}"]
     if excluded:
         lines += [f"{len(excluded)} runs left out:", *(f"  {reason}" for reason in excluded)]
-    if not usable or (strict and excluded):
-        raise BadData("\n".join(lines))
-    return "\n".join(lines)
+    return len(usable), "\n".join(lines)
 
 
 def find_ground(study: Study, workspace: Workspace, frame: pd.DataFrame) -> Ground:

@@ -16,10 +16,11 @@ from tqdm import tqdm
 from parcellation.cohort import Cohort, fit_features, open_cohort
 from parcellation.cohort_source import CohortSource
 from parcellation.config import Study
+from parcellation.distributed import Team, team_of
 from parcellation.elbo import training_loss
 from parcellation.errors import BadData, InputMissing, Stopped, UsageError
 from parcellation.family import Family
-from parcellation.files import checksum, writable_folder, write_text
+from parcellation.files import checksum, unit_lock, writable_folder, write_text
 from parcellation.label_power import choose_label_power, fit_retest_link, refit_map
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.networks import close_anchors, separation
@@ -61,12 +62,30 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     if selection.dry_run:
         return f"would train on {len(subjects)} subjects for {study.training.steps} steps"
     writable_folder(workspace.model)
-    device = torch.device(device or _device(study))
     torch.set_num_threads(study.training.threads)
-    log.info("training on %d subjects, device %s, %d threads", len(subjects), device, torch.get_num_threads())
-    cohort = open_cohort(store, fit_features(store, subjects, study.features), subjects)
-    family, source = _family(study, cohort, device)
-    losses = _fit(study, family, source, workspace, key)
+    with team_of(torch.device(device or _device(study))) as team, _only_one(workspace, team):
+        log.info("training on %d subjects, device %s, %d threads", len(subjects), team.device, torch.get_num_threads())
+        cohort = open_cohort(store, team.first(lambda: fit_features(store, subjects, study.features)), subjects)
+        family, source = _family(study, cohort, team)
+        losses = _fit(study, family, source, workspace, key, team)
+        if team.rank:
+            return "trained; the first process saves the model"
+        return _finish(study, workspace, key, cohort, family, source, losses, ground)
+
+
+@contextlib.contextmanager
+def _only_one(workspace: Workspace, team: Team) -> Iterator[None]:
+    """Raises Stopped when another training of this model is under way."""
+    with contextlib.ExitStack() as stack:
+        lock = workspace.model / "train.lock"
+        if not team.first(lambda: stack.enter_context(unit_lock(lock))):
+            raise Stopped(f"{workspace.model}: another process is training this model; the same command continues then")
+        yield
+
+
+def _finish(study, workspace, key, cohort: Cohort, family: Family, source, losses: np.ndarray, ground) -> str:
+    """Calibrate a fitted family and save it as the study's model; returns the lines to print."""
+    subjects = cohort.subjects
     details = {
         "key": key,
         "study": study.resolved(),
@@ -102,7 +121,7 @@ def fitted(study: Study, cohort: Cohort, device: torch.device) -> TrainedModel:
 
     Raises BadData where networks have collapsed into one.
     """
-    family, source = _family(study, cohort, device)
+    family, source = _family(study, cohort, Team(device=device))
     model = TrainedModel(family, cohort.identity, {}, cohort.feature_map.to_arrays())
     check_networks(model)
     return _calibrate(model, source, study.model.label_power)
@@ -136,26 +155,28 @@ def _device(study: Study) -> str:
     return study.training.device
 
 
-def _family(study: Study, cohort: Cohort, device: torch.device) -> tuple[Family, CohortSource]:
+def _family(study: Study, cohort: Cohort, team: Team) -> tuple[Family, CohortSource]:
     """The family grounded at the cohort's cardinalities, started near an answer.
 
     Encoded population sites are settled before the first step, which is as good as after the last: the encoder has no
     weights. Every step then sees the population of the whole cohort.
     """
     cls = _template(study)
-    source = CohortSource(None, cohort, device)
+    source = CohortSource(None, cohort, team.device)
     smooth = _smooth(study, cohort)
-    reference = anchor(source, cls.plates, study.model.networks, study.training.seed, CHUNK)
+    reference = team.first(lambda: anchor(source, cls.plates, study.model.networks, study.training.seed, CHUNK))
     template = cls(reference.float(), cohort.reference_frames(), **smooth)
-    source = CohortSource(template, cohort, device)
+    source = CohortSource(template, cohort, team.device)
     with torch.random.fork_rng(devices=[]):
         # The only use of the global generator: zuko's layers draw their first weights from it.
         torch.manual_seed(study.training.seed)
         model = study.model
         settings = dict(flow=model.flows, encoding_size=model.encoding_size, passes=model.encoder_passes)
-        family = Family(template, source.cards, model.scheme, **settings).to(device)
+        family = Family(template, source.cards, model.scheme, **settings).to(team.device)
     passes = SMOOTH_PASSES if smooth else FREE_PASSES
-    settle_population(family, source, CHUNK, warm_start(family, source, CHUNK, passes))
+    if team.rank == 0:
+        settle_population(family, source, CHUNK, warm_start(family, source, CHUNK, passes))
+    team.follow(family)
     return family, source
 
 
@@ -187,7 +208,7 @@ def _template(study: Study) -> type[Template]:
     return cls
 
 
-def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspace, key: str) -> np.ndarray:
+def _fit(study: Study, family: Family, source: CohortSource, workspace, key: str, team: Team) -> np.ndarray:
     training = study.training
     subsample = {"vertex": training.batch_vertices} if training.batch_vertices else {}
     plan = Plan(
@@ -203,7 +224,7 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspac
     if training.inner_steps:
         check_refinable(family)
         estimator = semi_amortized(training.inner_steps, training.inner_gradient == "first_order")
-    with tqdm(total=training.steps, desc="train", unit="step", disable=None) as bar:
+    with tqdm(total=training.steps, desc="train", unit="step", disable=team.rank > 0 or None) as bar:
 
         def progress(step: int, loss: float) -> None:
             bar.update(step - bar.n)
@@ -211,7 +232,7 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace: Workspac
                 log.info("step %d of %d: training loss %.1f nats (not an ELBO)", step, training.steps, loss)
 
         with stop_signal() as stop:
-            losses = fit(family, source, plan, workspace.checkpoint, key, progress, stop, estimator)
+            losses = fit(family, source, plan, workspace.checkpoint, key, progress, stop, estimator, team)
             if stop():
                 raise Stopped("training stopped after its last step; the same command continues")
         return losses

@@ -1,9 +1,11 @@
 """Where a study keeps things, what it is grounded on, and which study a new cohort really has."""
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +67,9 @@ class Ground:
         return hashlib.sha256(json.dumps([content["region"], content["targets"]]).encode()).hexdigest()
 
 
+PARTICIPANT, GROUP = "participant", "group"  # levels of a verb: each subject alone, what is made of all
+
+
 class Workspace:
     """The folders of one study."""
 
@@ -74,6 +79,7 @@ class Workspace:
         self.ground_file = self.work / "ground.json"
         self.excluded = self.work / "excluded"
         self.posteriors = self.work / "posterior"
+        self.deliverables = self.work / "deliverables.txt"
         self.checkpoint = self.work / "model" / "checkpoint.safetensors"
         self.model = study.model.file or self.work / "model"
 
@@ -97,6 +103,35 @@ class Workspace:
             return None
         content = json.loads(self.ground_file.read_text(encoding="utf-8"))
         return Ground.from_json(content["ground"]) if content["key"] == key else None
+
+
+@contextlib.contextmanager
+def at_work(work: Path) -> Iterator[None]:
+    """Let others know that a process is at work in a work folder, for as long as it lives; see `nobody_at_work`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(_in_use(work), "a"))
+            fcntl.flock(file, fcntl.LOCK_SH)
+        except OSError as error:
+            # No such folder yet, or one that may only be read: what that means is for the verb to say.
+            log.debug("%s: not marked as in use: %s", work, error)
+        yield
+
+
+def nobody_at_work(work: Path) -> bool:
+    """Whether no process, on any node that shares the folder, is at work in it."""
+    try:
+        with open(_in_use(work), "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+
+
+def _in_use(work: Path) -> Path:
+    return work / "in_use.lock"
 
 
 def note(workspace: Workspace, unit: str, reasons: list[str]) -> None:
@@ -171,4 +206,4 @@ def resolve(study: Study, model: Path | None = None) -> Study:
         content[section] = trained[section]
     names = {"names": study.model.names} if study.model.names else {}
     content["model"] = content["model"] | names | {"file": str(Path(folder).resolve())}
-    return Study.model_validate(content)
+    return Study.model_validate(content).model_copy(update={"cluster": study.cluster})

@@ -1,0 +1,118 @@
+"""The plan of a run, for the graph in `pipelines/`: who, which commands, what jobs ask for, and what each depends on.
+
+What a job depends on besides other jobs' outputs is a small file in `settings/`, which is left as it is, with its time,
+while nothing in it changes. So a new setting, subject or session starts again what it concerns and nothing else.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from parcellation.config import Study
+from parcellation.manifest import discover, used_paths
+from parcellation.maps import bids_label
+from parcellation.verbs.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+# Jobs are told so many seconds before their time is up. SIGUSR1 would end torchrun and leave its processes behind.
+SLURM_EXTRA = "--signal=TERM@120"
+
+
+def make_plan(file: Path, study: Study, folder: Path, strict: bool, population: str = "fixed") -> tuple:
+    """The plan, and the content of each settings file by its name; file: the study's; folder: of the workflow's files.
+
+    population: as in `infer`.
+    Raises what `discover` raises for data that are not there.
+    """
+    workspace = Workspace(study)
+    frame, _ = discover(study)
+    subjects = list(dict.fromkeys(frame["subject"]))
+    size = study.cluster.subjects_per_job
+    starts = range(0, len(subjects), size)
+    applied = study.model.file
+    plan = {
+        "folder": str(folder),
+        "work": str(workspace.work),
+        "results": str(workspace.results),
+        "command": {verb: _command(study, verb, file) for verb in ("index", "prepare", "train", "infer", "report")},
+        "population": population,
+        "options": f"-v -w {workspace.work}",
+        "strict": strict,
+        "subjects": subjects,
+        "parts": {f"{number:04d}": subjects[start : start + size] for number, start in enumerate(starts, 1)},
+        "trained": str(applied / "model.json" if applied else folder / "said" / "train.txt"),
+        "account": study.cluster.account,
+        "slurm_extra": SLURM_EXTRA,
+        "jobs": _jobs(study),
+    }
+    return plan, dict(_settings(study, frame, population))
+
+
+def graph_of(study: Study) -> str:
+    """The file of the graph: without training where a trained model is applied."""
+    return "cohort.smk" if study.model.file else "Snakefile"
+
+
+def write_settings(folder: Path, settings: dict[str, dict]) -> None:
+    """Write the settings files that changed."""
+    for name, content in settings.items():
+        path, text = folder / "settings" / f"{name}.json", json.dumps(content, indent=1, sort_keys=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            # Without waiting for the disk, which takes minutes for a thousand files; one that is torn is written again.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def forget_unmade(plan: dict) -> None:
+    """Let the jobs run again whose files were deleted from the results since."""
+    listed, said = Path(plan["work"]) / "deliverables.txt", Path(plan["folder"]) / "said"
+    names = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else []
+    gone = {name.split("/")[0] for name in names if not (Path(plan["results"]) / name).is_file()}
+    for part, subjects in plan["parts"].items():
+        if gone & {f"sub-{bids_label(subject)}" for subject in subjects}:
+            (said / "infer" / f"{part}.txt").unlink(missing_ok=True)
+    if gone:
+        (said / "population.txt").unlink(missing_ok=True)
+
+
+def _command(study: Study, verb: str, file: Path) -> str:
+    """A verb as the shell is to run it; a training on several GPUs has a process for each."""
+    several = study.cluster.train.gpus > 1 and verb == "train"
+    start = f"torch.distributed.run --standalone --nproc-per-node {study.cluster.train.gpus} -m " if several else ""
+    model = f" --model {study.model.file}" if study.model.file and verb != "index" else ""
+    return f"env PYTHONPATH={ROOT} {sys.executable} -m {start}parcellation {verb} {file}{model}"
+
+
+def _jobs(study: Study) -> dict[str, dict]:
+    cluster = study.cluster
+    jobs = {name: getattr(cluster, name).model_dump() for name in ("prepare", "train", "infer", "report")}
+    for job in jobs.values():
+        job["partition"] = job["partition"] or cluster.partition
+    return jobs
+
+
+def _settings(study: Study, frame: pd.DataFrame, population: str) -> Iterator[tuple[str, dict]]:
+    content = study.resolved()
+    runs = frame.to_dict("records")
+    yield "index", {"data": content["data"], "runs": runs}
+    made = {name: content[name] for name in ("data", "region", "targets", "features")}
+    for subject, rows in frame.groupby("subject", sort=False):
+        rows = rows.to_dict("records")
+        files = [_state(path) for row in rows for path in used_paths(row, study.data)]
+        yield f"prepare/sub-{subject}", made | {"runs": rows, "files": files}
+    yield "train", {name: content[name] for name in ("features", "model", "training")}
+    answers = {"names": study.model.names, "draws": study.outputs.draws, "population": population}
+    yield "infer", answers | {"results": str(study.outputs.directory)}
+    yield "report", content
+
+
+def _state(path: Path) -> list:
+    """Size and time of a file; nothing where it is not there."""
+    try:
+        stat = path.stat()
+        return [str(path), stat.st_size, stat.st_mtime_ns]
+    except OSError:
+        return [str(path)]

@@ -1,0 +1,224 @@
+"""`run`: all verbs of a study as a graph of jobs, through Snakemake, on this machine or a cluster.
+
+Two runs of one study never meet: the run's lock is held by this process and by Snakemake, for as long as either lives,
+every verb marks the work folder as in use, and Slurm is asked for jobs that wait. All of these locks are the kernel's,
+so they end with their processes; a lock of Snakemake's own that outlived it is then nobody's, and removed.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.resources
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from parcellation import errors
+from parcellation.config import Study
+from parcellation.errors import FileFailure, InputMissing, ParcellationError, Stopped, UsageError
+from parcellation.files import writable_folder, write_json
+from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
+from parcellation.verbs.workspace import Selection, Workspace, nobody_at_work
+
+log = logging.getLogger(__name__)
+
+SHOWN = 5  # failed jobs that an error names
+
+
+def run(
+    file: Path,
+    study: Study,
+    selection: Selection,
+    profile: str = "local",
+    jobs: int | None = None,
+    population: str = "fixed",
+) -> str:
+    """Run everything of the study in `file` that is not done yet; returns the lines to print.
+
+    profile: the name of one in `pipelines/profiles`, or a folder. population: as in `infer`. Raises Stopped when
+    interrupted, or when a run of the study is under way; otherwise the error that its jobs ended with.
+    """
+    engine, options = find_engine(study), _options(profile, jobs)
+    work, graph = Workspace(study).work, graph_of(study)
+    if selection.dry_run:
+        with _copy(work / "workflow") as folder:
+            _write_plan(folder, file, study, selection.strict, population)
+            return _planned([*_snakemake(engine, folder, graph), *options])
+    folder = writable_folder(work / "workflow")
+    with _alone(folder, work, profile) as lock:
+        _write_plan(folder, file, study, selection.strict, population)
+        command = [*_snakemake(engine, folder, graph), *options]
+        if any((folder / ".snakemake" / "locks").glob("*")):
+            _follow([*command, "--unlock"], lock)
+        started = time.time()
+        if _follow([*command, *_named(profile, work)], lock):
+            raise _failure(folder, started)
+    return f"finished: {study.outputs.directory}"
+
+
+def _write_plan(folder: Path, file: Path, study: Study, strict: bool, population: str) -> None:
+    plan, settings = make_plan(file, study, folder, strict, population)
+    write_settings(folder, settings)
+    write_json(folder / "plan.json", plan)
+    forget_unmade(plan)
+
+
+def find_engine(study: Study) -> Path:
+    """The `snakemake` to call: the study's, the one that `make` installs beside this environment, or that on PATH.
+
+    Raises InputMissing, saying how to install it.
+    """
+    chosen = study.cluster.snakemake
+    if chosen is not None and not os.access(chosen, os.X_OK):
+        raise UsageError(f"cluster.snakemake: {chosen} is not a program")
+    beside = Path(sys.prefix).parent / ".venv-workflow" / "bin" / "snakemake"
+    found = chosen or (beside if beside.exists() else shutil.which("snakemake"))
+    if found is None:
+        raise InputMissing(
+            "run: needs Snakemake, which has an environment of its own. To install it:\n"
+            f"  python3.11 -m venv workflow && workflow/bin/pip install -r {_pipelines('requirements.txt')}\n"
+            "then put workflow/bin/snakemake on PATH, or name it in the study as cluster.snakemake"
+        )
+    return Path(found)
+
+
+def _pipelines(*parts: str) -> Path:
+    return Path(str(importlib.resources.files("pipelines").joinpath(*parts)))
+
+
+def _options(profile: str, jobs: int | None) -> list[str]:
+    shipped = _pipelines("profiles", profile)
+    folder = shipped if shipped.is_dir() else Path(profile).resolve()
+    if not folder.is_dir():
+        names = ", ".join(sorted(path.name for path in _pipelines("profiles").iterdir() if path.is_dir()))
+        raise UsageError(f"--profile: expected {names} or a folder, got {profile!r}")
+    if profile != "local":
+        return ["--profile", str(folder), *(["--jobs", str(jobs)] if jobs else [])]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    return ["--profile", str(folder), "--cores", str(jobs or "all"), "--resources", f"mem_mb={memory}"]
+
+
+def _snakemake(engine: Path, folder: Path, name: str) -> list[str]:
+    files = ["--snakefile", str(_pipelines(name)), "--configfile", str(folder / "plan.json")]
+    return [str(engine), "all", *files, "--directory", str(folder), "--nocolor"]
+
+
+def _named(profile: str, work: Path) -> list[str]:
+    return [] if profile == "local" else ["--slurm-jobname-prefix", _job_name(work)]
+
+
+def _job_name(work: Path) -> str:
+    """What all of a work folder's jobs are called in Slurm, before Snakemake's own name of the run."""
+    return f"parcellation-{hashlib.sha256(str(work.resolve()).encode()).hexdigest()[:12]}"
+
+
+@contextlib.contextmanager
+def _copy(folder: Path) -> Iterator[Path]:
+    """A copy of what is known of the jobs that are done, to plan in without changing it."""
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in ("said", "settings"):
+            if (folder / name).is_dir():
+                shutil.copytree(folder / name, Path(temporary) / name)
+        yield Path(temporary)
+
+
+def _planned(command: list[str]) -> str:
+    """What Snakemake would do: how many jobs of each rule."""
+    done = subprocess.run(
+        [*command, "--dry-run", "--quiet", "rules", "host"], env=_environment(), capture_output=True, text=True
+    )
+    if done.returncode:
+        raise ParcellationError(f"the graph cannot be made:\n{done.stdout}{done.stderr}".strip())
+    return done.stdout.strip() or "nothing to do"
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, work: Path, profile: str) -> Iterator[int]:
+    """Hold the run's lock, as an open file to hand on; raises Stopped when a process or a job of a run is alive."""
+    with open(folder / "run.lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise Stopped(f"a run of this study is under way ({file.read().strip() or 'elsewhere'})") from None
+        if jobs := _queued(work, profile):
+            raise Stopped(
+                f"jobs of an earlier run wait or run in Slurm ({', '.join(jobs)}); wait, or cancel: scancel ID"
+            )
+        if not nobody_at_work(work):
+            raise Stopped(
+                f"{work}: a process is still at work here, perhaps of an earlier run; try again when it has ended"
+            )
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield file.fileno()
+
+
+def _queued(work: Path, profile: str) -> list[str]:
+    """Slurm's jobs of this work folder."""
+    if shutil.which("squeue") is None:
+        return []
+    done = subprocess.run(["squeue", "--me", "--noheader", "--format=%A %j"], capture_output=True, text=True)
+    if done.returncode and profile != "local":
+        raise FileFailure(f"squeue does not answer: {done.stderr.strip()}")
+    rows = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line.strip()]
+    return [number for number, name in rows if name.startswith(_job_name(work))]
+
+
+def _environment() -> dict[str, str]:
+    # Our libraries are not for the engine's Python.
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def _follow(command: list[str], lock: int) -> int:
+    """Run a command to its end, and let its jobs end themselves when we are told to; returns its exit code.
+
+    It has a process group of its own, so that it is us who pass an interruption on, once.
+    """
+    log.info("%s", " ".join(command))
+    process = subprocess.Popen(command, env=_environment(), pass_fds=[lock], start_new_session=True)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        process.wait()
+        raise Stopped("run stopped; what was finished is kept, the same command continues") from None
+
+
+def _failure(folder: Path, started: float) -> ParcellationError:
+    """The error of jobs that failed since a time: of the kind that they ended with, when that is one."""
+    failed: dict[Path, int] = {}
+    for path in sorted((folder / "logs").rglob("*.log")):
+        code = _exit_code(path)
+        if path.stat().st_mtime >= started and code != 0:
+            failed[path] = code
+    if not failed:
+        return ParcellationError("the workflow could not go on; Snakemake has said above why")
+    lines = [f"{len(failed)} jobs failed; what was finished is kept, the same command continues"]
+    lines += [f"  {path}: {_last_words(path)}" for path in list(failed)[:SHOWN]]
+    codes = set(failed.values())
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ParcellationError)]
+    kind = next((kind for kind in kinds if codes == {kind.exit_code}), ParcellationError)
+    return kind("\n".join(lines))
+
+
+def _exit_code(path: Path) -> int:
+    """What a job's log ends with; 1 when it was ended before it could say."""
+    words = (path.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""])[-1].split()
+    return int(words[-1]) if words[-3:-1] == ["exit", "code"] else 1
+
+
+def _last_words(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line.removeprefix("parcellation: ") for line in lines if line.startswith("parcellation: ")]
+    return said[-1] if said else (lines[-1] if lines else "ended before it said anything")

@@ -1,0 +1,153 @@
+"""The graph of jobs with a real Snakemake, on this machine and in a Slurm of one node; skipped where they are not."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.slurm import one_node, said, wait_for
+from tests.studies import PATIENTS, ROOT, Folder, command, contents, process, replace
+
+
+def engines() -> list[Path]:
+    """Every Snakemake there is: on PATH, and the one that `make` installs."""
+    found = shutil.which("snakemake")
+    beside = Path(sys.prefix).parent / ".venv-workflow" / "bin" / "snakemake"
+    return [Path(path) for path in (found, beside) if path and Path(path).exists()]
+
+
+@pytest.fixture
+def engine() -> dict:
+    """What a study says to use the Snakemake that is there."""
+    if not engines():
+        pytest.skip("needs Snakemake: make .venv-workflow/.installed")
+    return {"snakemake": str(engines()[0]), "subjects_per_job": 2}
+
+
+@pytest.fixture
+def slurm(tmp_path) -> dict:
+    """The same with Slurm's plugin, while a Slurm of one node is up."""
+    for path in engines():
+        code = "import snakemake_executor_plugin_slurm"
+        if subprocess.run([path.parent / "python", "-c", code], capture_output=True).returncode == 0:
+            (tmp_path / "slurm").mkdir()
+            with one_node(tmp_path / "slurm"):
+                yield {"snakemake": str(path), "subjects_per_job": 2}
+            return
+    pytest.skip("needs Snakemake with its Slurm plugin")
+
+
+def planned(text: str) -> dict[str, int]:
+    """Number of jobs of each rule in what a dry run says."""
+    rows = [line.split() for line in text.splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+
+
+RULES = {"index": 1, "prepare": 5, "prepared": 1, "train": 1, "infer": 3, "population": 1, "report": 1, "all": 1}
+
+
+def test_the_graph_of_a_study(fresh, engine):
+    text = command("run", fresh.write_study(cluster=engine), "--dry-run")
+    assert planned(text) == RULES | {"total": sum(RULES.values())}
+    assert not (fresh.path / "work").exists()
+
+
+def test_the_graph_of_a_new_cohort_has_no_training(treated, engine, tmp_path):
+    study = treated.write_study("more.yaml", PATIENTS, cluster=engine, outputs={"work": str(tmp_path / "work")})
+    rules = {name: count for name, count in RULES.items() if name != "train"} | {"prepare": 3, "infer": 2}
+    assert planned(command("run", study, "--dry-run")) == rules | {"total": sum(rules.values())}
+
+
+@pytest.mark.slow
+def test_a_thousand_subjects_are_planned(tmp_path, engine):
+    names = [f"s{number:04d}" for number in range(1000)]
+    for name in names:
+        replace(tmp_path / f"{name}.dtseries.nii", b"not read by a plan")
+    rows = [{"subject": name, "session": "1", "run": "1", "bold": f"{name}.dtseries.nii"} for name in names]
+    pd.DataFrame(rows).to_csv(tmp_path / "manifest.tsv", sep="\t", index=False)
+    data = {"layout": "manifest", "manifest": "manifest.tsv"}
+    study = Folder(tmp_path).write_study(
+        base={"name": "many", "data": data}, cluster={"snakemake": engine["snakemake"]}
+    )
+    found = planned(command("run", study, "--dry-run"))
+    assert found["prepare"] == 1000
+    assert found["infer"] == 20
+
+
+@pytest.mark.slow
+def test_the_whole_way_on_this_machine(fresh, finished, engine):
+    """With a subject that is bad altogether; interrupted; and with a file that is deleted afterwards."""
+    replace(fresh.run_file("sim05"), fresh.run_file("sim05").read_bytes()[:400])
+    study = fresh.write_study(cluster=engine)
+    run = process("run", study, "--jobs", 2)
+    said_of = fresh.path / "work/workflow/said"
+    wait_for(lambda: len(list(said_of.glob("prepare/*"))) > 1, 120)
+    run.send_signal(signal.SIGTERM)
+    text, _ = run.communicate(timeout=60)
+    assert run.returncode == 75, text
+    assert "the same command continues" in text
+    assert not fresh.half_written()
+    assert "finished" in command("run", study, "--jobs", 2)
+    assert fresh.model.read_bytes() == finished.model.read_bytes()
+    assert not (fresh.results / "sub-sim05").exists()
+    assert "subject sim05, session 1" in (fresh.results / "report.html").read_text(encoding="utf-8")
+    for subject in ("sim01", "sim04"):
+        assert contents(fresh.results / f"sub-{subject}") == contents(finished.results / f"sub-{subject}")
+    before = contents(fresh.results)
+    (gone,) = fresh.results.glob("sub-sim03/anat/*.dlabel.nii")
+    gone.unlink()
+    assert "train" not in planned(command("run", study, "--dry-run"))
+    command("run", study, "--jobs", 2)
+    assert contents(fresh.results) == before
+    # Other data of a subject, of which as many sessions are prepared as before: all that depends on them is due.
+    replace(fresh.run_file("sim02"), fresh.run_file("sim02").read_bytes())
+    due = {"prepare": 1} | {name: 1 for name in ("prepared", "train", "population", "report", "all")} | {"infer": 3}
+    assert planned(command("run", study, "--dry-run")) == due | {"total": 9}
+    command("run", study, "--jobs", 2)
+    times = [(said_of / f"{name}.txt").stat().st_mtime_ns for name in ("prepared", "train", "population", "report")]
+    assert times == sorted(times)
+    assert contents(fresh.results) == before
+    assert planned(command("run", study, "--dry-run")) == {}
+
+
+@pytest.mark.slurm
+def test_a_run_through_slurm_survives_what_a_cluster_does(fresh, slurm, tmp_path):
+    """A bad subject, a second start, the leader killed, the training's time up; then the same command finishes."""
+    shutil.rmtree(fresh.path / "HCP/sim04")
+    replace(fresh.run_file("sim05"), fresh.run_file("sim05").read_bytes()[:400])
+    training = {"steps": 600, "checkpoint_every": 10}
+    study = fresh.write_study(cluster=slurm | {"train": {"retries": 0, "gpus": 1}}, training=training)
+    profile = tmp_path / "profile"
+    text = (ROOT / "pipelines/profiles/slurm/config.yaml").read_text(encoding="utf-8")
+    replace(profile / "config.yaml", text.replace("checks: 20", "checks: 2").replace("wait: 60", "wait: 10").encode())
+    checkpoint = fresh.path / "work/model/checkpoint.safetensors"
+
+    run = process("run", study, "--profile", profile)
+    wait_for(checkpoint.exists, 900)
+    assert "under way" in command("run", study, "--profile", profile, code=75)
+    (leader,) = (path for path in Path(f"/proc/{run.pid}/task/{run.pid}").glob("children"))
+    for pid in [run.pid, *map(int, leader.read_text().split())]:
+        os.kill(pid, signal.SIGKILL)
+    run.communicate()
+    (job,) = said("squeue", "--noheader", "--format=%A").split()
+    assert job in command("run", study, "--profile", profile, code=75)
+    assert "gpu:1" in said("scontrol", "show", "job", job)
+    # As Slurm does before a job's time is up.
+    subprocess.run(["scancel", "--signal=TERM", job], check=True)
+    wait_for(lambda: not said("squeue", "--noheader", "--format=%A"), 60)
+    assert "exit code 75" in (fresh.path / "work/workflow/logs/train.log").read_text(encoding="utf-8")
+    assert not fresh.model.exists()
+
+    assert "finished" in command("run", study, "--profile", profile)
+    assert {path.name for path in fresh.results.glob("sub-*")} == {"sub-sim01", "sub-sim02", "sub-sim03"}
+    assert "subject sim05, session 1" in (fresh.results / "report.html").read_text(encoding="utf-8")
+    assert not fresh.half_written()
+    interrupted = fresh.model.read_bytes()
+    shutil.rmtree(fresh.path / "work/model")
+    command("train", study)
+    assert fresh.model.read_bytes() == interrupted

@@ -1,0 +1,233 @@
+"""`run`: the plan and its graph, who may start, what a failure says; the whole way is in test_pipelines.py."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parcellation.config import load_study
+from parcellation.errors import BadData, ParcellationError
+from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
+from parcellation.verbs.run import _failure, find_engine
+from parcellation.verbs.workspace import at_work, nobody_at_work
+from tests.studies import PATIENTS, SUBJECTS, change_run, command, replace, snapshot
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch) -> Path:
+    """A Snakemake that writes down how it was called, and fails when told to."""
+    path = tmp_path / "bin/snakemake"
+    replace(path, b'#!/bin/sh\necho "$@" >> "$(dirname "$0")/called"\nexit "$(cat "$(dirname "$0")/code")"\n')
+    path.chmod(0o755)
+    replace(path.parent / "code", b"0")
+    fake_squeue(path, "")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "nowhere/env"))
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    return path
+
+
+def fake_squeue(engine: Path, lines: str, code: int = 0) -> None:
+    """A Slurm with these jobs."""
+    path = engine.parent / "squeue"
+    replace(path, f"#!/bin/sh\necho '{lines}'\nexit {code}\n".encode())
+    path.chmod(0o755)
+
+
+def called(engine: Path) -> list[str]:
+    return (engine.parent / "called").read_text(encoding="utf-8").splitlines()
+
+
+def plan_of(study: Path, folder: Path, **changes) -> tuple[dict, dict]:
+    return make_plan(study, load_study(study), folder, strict=False)
+
+
+# Who runs it
+
+
+def test_without_an_engine_is_66_and_says_how_to_get_one(fresh, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(fresh.path / "env"))
+    monkeypatch.setenv("PATH", str(fresh.path))
+    said = command("run", fresh.study, code=66)
+    (file,) = [word for word in said.split() if word.endswith("requirements.txt")]
+    assert "snakemake==" in Path(file).read_text(encoding="utf-8")
+    assert not (fresh.path / "work").exists()
+
+
+def test_an_engine_that_is_none_and_a_profile_that_is_none_are_64(fresh, engine):
+    study = fresh.write_study(cluster={"snakemake": "study.yaml"})
+    assert "cluster.snakemake" in command("run", study, code=64)
+    assert "expected local, slurm or a folder" in command("run", fresh.write_study(), "--profile", "pbs", code=64)
+
+
+def test_the_studys_engine_comes_first_then_the_one_beside_the_environment(fresh, engine, tmp_path, monkeypatch):
+    assert find_engine(load_study(fresh.study)) == engine
+    beside = tmp_path / "nowhere/.venv-workflow/bin/snakemake"
+    beside.parent.mkdir(parents=True)
+    shutil.copy(engine, beside)
+    assert find_engine(load_study(fresh.study)) == beside
+    study = fresh.write_study(cluster={"snakemake": str(engine)})
+    assert find_engine(load_study(study)) == engine
+
+
+def test_the_call(fresh, engine):
+    assert "finished" in command("run", fresh.study, "--jobs", 3)
+    (line,) = called(engine)
+    words = line.split()
+    assert words[0] == "all"
+    assert "pipelines/Snakefile" in line
+    assert "pipelines/profiles/local" in line
+    assert words[words.index("--cores") + 1] == "3"
+    plan = json.loads(Path(words[words.index("--configfile") + 1]).read_text(encoding="utf-8"))
+    assert plan["subjects"] == list(SUBJECTS)
+    command("run", fresh.study, "--profile", "slurm", "--jobs", 7)
+    line = called(engine)[-1]
+    assert "profiles/slurm" in line
+    assert "--jobs 7" in line
+    assert "--slurm-jobname-prefix parcellation-" in line
+
+
+def test_data_that_are_not_there_are_said_before_any_job(fresh, engine):
+    shutil.rmtree(fresh.path / "HCP")
+    command("run", fresh.study, code=66)
+    (fresh.path / "HCP").mkdir()
+    command("run", fresh.study, code=16)
+    assert not (engine.parent / "called").exists()
+
+
+# Who may start
+
+
+def test_a_second_run_is_refused_while_the_first_lives(fresh, engine):
+    command("run", fresh.study)
+    with open(fresh.path / "work/workflow/run.lock") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        assert f"process {os.getpid()} on" in command("run", fresh.study, code=75)
+        assert "finished" not in command("run", fresh.study, "--dry-run")  # only looks
+    command("run", fresh.study)
+
+
+def test_a_run_is_refused_while_a_job_lives_and_the_engines_lock_is_left(fresh, engine):
+    command("run", fresh.study)
+    lock = fresh.path / "work/workflow/.snakemake/locks/0.input.lock"
+    replace(lock, b"")
+    with at_work(fresh.path / "work"):
+        assert not nobody_at_work(fresh.path / "work")
+        assert "still at work" in command("run", fresh.study, code=75)
+    assert len(called(engine)) == 1
+    command("run", fresh.study)
+    assert ["--unlock" in line for line in called(engine)] == [False, True, False]
+
+
+def test_jobs_that_wait_in_slurm_are_jobs_that_live(fresh, engine):
+    command("run", fresh.study, "--profile", "slurm")
+    words = called(engine)[-1].split()
+    name = words[words.index("--slurm-jobname-prefix") + 1]
+    fake_squeue(engine, f"17 {name}_0a1b\n18 other")
+    assert "(17)" in command("run", fresh.study, code=75)
+    fake_squeue(engine, "", 1)
+    assert "squeue does not answer" in command("run", fresh.study, "--profile", "slurm", code=74)
+    command("run", fresh.study)  # no job of a local run is in Slurm
+
+
+def test_verbs_mark_the_work_folder_as_in_use_and_a_killed_one_no_more(fresh):
+    code = "import sys, time; from pathlib import Path; from parcellation.verbs.workspace import at_work\n"
+    code += "with at_work(Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
+    work = fresh.path / "work"
+    work.mkdir()
+    assert nobody_at_work(work)
+    process = subprocess.Popen([sys.executable, "-c", code, str(work)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "in\n"
+    assert not nobody_at_work(work)
+    process.kill()
+    process.communicate()
+    assert nobody_at_work(work)
+
+
+# What a failure says
+
+
+def test_a_failure_has_the_code_that_jobs_ended_with(fresh, engine):
+    logs = fresh.path / "work/workflow/logs"
+    replace(engine.parent / "code", b"1")
+    assert "Snakemake has said above why" in command("run", fresh.study, code=1)
+    replace(logs / "prepare/sub-a.log", b"INFO x: done\nINFO parcellation.cli: exit code 0\n")
+    replace(logs / "train.log", b"parcellation: no good data\nINFO parcellation.cli: exit code 65\n")
+    error = _failure(logs.parent, 0)
+    assert isinstance(error, BadData)
+    assert "1 jobs failed" in str(error)
+    assert str(logs / "train.log") in str(error)
+    assert "no good data" in str(error)
+    replace(logs / "report.log", b"INFO x: at work\n")  # killed
+    error = _failure(logs.parent, 0)
+    assert type(error) is ParcellationError
+    assert "2 jobs failed" in str(error)
+
+
+# The plan
+
+
+def test_parts_are_all_subjects_once_and_a_model_that_is_there_is_not_trained(treated, tmp_path):
+    study = treated.write_study("more.yaml", PATIENTS, cluster={"subjects_per_job": 2, "partition": "long"})
+    plan, _ = plan_of(study, tmp_path)
+    assert plan["parts"] == {"0001": ["P01", "P02"], "0002": ["P03"]}
+    assert graph_of(load_study(study)) == "cohort.smk"
+    assert plan["trained"] == str(treated.path / "work/model/model.json")
+    assert f"--model {treated.path / 'work/model'}" in plan["command"]["infer"]
+    assert plan["jobs"]["infer"]["partition"] == "long"
+    plan, _ = plan_of(treated.study, tmp_path)
+    assert plan["trained"] == str(tmp_path / "said/train.txt")
+
+
+def test_a_training_on_several_gpus_has_a_process_for_each(fresh, tmp_path):
+    plan, _ = plan_of(fresh.write_study(cluster={"train": {"gpus": 4}}), tmp_path)
+    assert "torch.distributed.run --standalone --nproc-per-node 4 -m parcellation train" in plan["command"]["train"]
+    assert "torch.distributed" not in plan["command"]["infer"]
+    assert plan["jobs"]["train"]["minutes"] == 240
+
+
+def changed(study: Path, folder: Path) -> set[str]:
+    """Settings files that writing them anew changes."""
+    before = snapshot(folder / "settings")
+    write_settings(folder, plan_of(study, folder)[1])
+    after = snapshot(folder / "settings")
+    names = {path for path in after if before.get(path) != after[path]}
+    return {str(Path(path).relative_to(folder / "settings").with_suffix("")) for path in names}
+
+
+def test_a_change_starts_again_what_it_concerns_and_nothing_else(fresh, tmp_path):
+    folder = tmp_path / "workflow"
+    everybody = {f"prepare/sub-{name}" for name in SUBJECTS}
+    assert changed(fresh.study, folder) == everybody | {"index", "train", "infer", "report"}
+    assert changed(fresh.study, folder) == set()
+    assert changed(fresh.write_study(cluster={"account": "a", "train": {"memory": 9000}}), folder) == set()
+    change_run(fresh.run_file("sim02"), lambda series: series + 1)
+    assert changed(fresh.study, folder) == {"prepare/sub-sim02"}
+    shutil.rmtree(fresh.path / "HCP/sim04")
+    assert changed(fresh.study, folder) == {"index"}
+    assert changed(fresh.write_study(training={"steps": 11}), folder) == {"train", "report"}
+    assert changed(fresh.write_study(training={"steps": 11}, outputs={"draws": 8}), folder) == {"infer", "report"}
+    study = fresh.write_study(training={"steps": 11}, outputs={"draws": 8}, data={"detrend": True})
+    assert changed(study, folder) == {"index", "report"} | everybody - {"prepare/sub-sim04"}
+
+
+def test_what_is_deleted_from_the_results_is_made_again(study, tmp_path):
+    plan, _ = plan_of(study.write_study(cluster={"subjects_per_job": 2}), tmp_path)
+    said = [tmp_path / f"said/{name}.txt" for name in ("infer/0001", "infer/0002", "infer/0003", "population")]
+
+    def left() -> list[bool]:
+        for path in said:
+            replace(path, b"done")
+        forget_unmade(plan)
+        return [path.exists() for path in said]
+
+    assert left() == [True] * 4
+    next(study.results.glob("sub-sim03/anat/*.dlabel.nii")).unlink()
+    assert left() == [True, False, True, False]
+    command("infer", study.study)
+    (study.results / "participants.tsv").unlink()
+    assert left() == [True, True, True, False]
