@@ -5,14 +5,13 @@ import contextlib
 import importlib
 import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parcellation import __version__
 from parcellation.errors import FileFailure, ParcellationError, UsageError
+from parcellation.interruption import interruptible
 from parcellation.run_log import run_log
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         _one_thread_each()
         options = _parser().parse_args(arguments)
         _start_logging(options.verbose)
-        with _termination_interrupts():
+        with interruptible():
             print(_run(options, sys.argv[1:] if arguments is None else arguments))
         return 0
     except ParcellationError as error:
@@ -61,19 +60,6 @@ def _main(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("parcellation: interrupted; what was finished is kept, the same command continues", file=sys.stderr)
         return 75
-
-
-@contextlib.contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """SIGTERM, by which a cluster ends a job, acts as Ctrl-C does: half-written files are removed on the way out."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may receive signals
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _one_thread_each() -> None:

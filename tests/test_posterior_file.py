@@ -11,8 +11,12 @@ from parcellation.posterior_file import ARRAYS, read_posterior, write_posterior
 
 @pytest.fixture
 def answer() -> SubjectPosterior:
-    generator = np.random.default_rng(0)
-    arrays = {name: generator.random((3, 2)).astype(np.float32) for name in ARRAYS}
+    generator, (vertices, networks, targets, contrasts, draws) = np.random.default_rng(0), (5, 3, 4, 3, 6)
+    shapes = {"probability": (vertices, networks), "entropy": (vertices,), "mutual_information": (vertices,)}
+    shapes |= {name: (networks, targets) for name in ARRAYS if name.startswith("profile")}
+    shapes |= {name: (contrasts, targets) for name in ARRAYS if name.startswith("contrast")}
+    arrays = {name: generator.random(shape).astype(np.float32) for name, shape in shapes.items()}
+    arrays |= {"mask": np.arange(vertices) > 0, "label_draws": generator.integers(networks, size=(draws, vertices))}
     return SubjectPosterior("01", ("1", "2"), (1200.0, 1100.0), **arrays)
 
 

@@ -114,7 +114,7 @@ class TestImports:
         assert not set(data) & set(model)
         names = {path.stem for path in (ROOT / "parcellation").iterdir() if path.suffix == ".py" or _is_package(path)}
         neither = names - {name.removeprefix("parcellation.") for name in [*data, *model]}
-        assert neither == {"__init__", "__main__", "cli", "verbs", "errors", "files"}
+        assert neither == {"__init__", "__main__", "cli", "verbs", "errors", "files", "interruption"}
 
     @pytest.mark.parametrize(
         ("module", "heavy"),

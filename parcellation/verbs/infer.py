@@ -20,6 +20,7 @@ from parcellation.config import Features, Study
 from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData, NothingSelected
 from parcellation.files import unit_lock, writable_folder, write_text
+from parcellation.interruption import told_to_end
 from parcellation.label_table import Networks, named_networks
 from parcellation.manifest import natural
 from parcellation.map_files import Cifti, Frame, Gifti
@@ -142,6 +143,8 @@ class Inference:
                 kept += known is not None
                 note(self.workspace, f"sub-{subject}", [])
             except BadData as error:
+                if told_to_end():
+                    raise
                 faults.append(f"subject {subject}: {error}")
                 note(self.workspace, f"sub-{subject}", faults[-1:])
                 log.warning("left out: %s", faults[-1])

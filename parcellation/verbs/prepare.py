@@ -16,6 +16,7 @@ from parcellation.config import Features, Study
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
 from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.files import checksum, writable_folder
+from parcellation.interruption import told_to_end
 from parcellation.manifest import bold_paths, used_paths
 from parcellation.meshes import geometry
 from parcellation.store import Store, Unit, input_key
@@ -188,6 +189,8 @@ class _Maker:
             try:
                 bold, one, how = self._run(row)
             except (BadData, InputMissing, UsageError) as error:
+                if told_to_end():
+                    raise
                 reasons.append(f"subject {subject}, session {session}, run {row['run']}: {error}")
                 missing.append(isinstance(error, InputMissing))
                 log.warning("left out: %s", reasons[-1])
