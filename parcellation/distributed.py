@@ -39,9 +39,11 @@ class Team:
 
     def check(self, family: Approximation, whole: bool) -> None:
         """Raises UsageError, in a team of several, for what is of the `whole` batch, not of its members alone."""
-        known = {*family.free, *family.fixed}
+        if self.size == 1:
+            return
+        known = {*family.free, *getattr(family, "fixed", {})}
         encoded = [site.name for site in family.template.population_sites() if site.name not in known]
-        if self.size > 1 and (whole or encoded):
+        if whole or encoded:
             what = "a bank, or many data sets" if whole else f"{', '.join(encoded)} encoded from a whole batch"
             raise UsageError(f"training in several processes: expected members that stand alone, got {what}")
 

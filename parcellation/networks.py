@@ -81,8 +81,8 @@ def separation(mu: Float[Tensor, "K D"], reference: Float[Tensor, "K D"]) -> flo
 
 
 def session_square(
-    profiles: Float[Tensor, "*draws #S #T 1 K D"],
-    log_kappa: Float[Tensor, "*draws #S #T 1"],
+    profiles: Float[Tensor, "*#draws #S #T 1 K D"],
+    log_kappa: Float[Tensor, "*#draws #S #T 1"],
     observed: Observed,
     t: int,
 ) -> Float[Tensor, "*draws S 1 V K"]:
@@ -95,8 +95,8 @@ def session_square(
 
 
 def session_density(
-    profiles: Float[Tensor, "*draws #S #T 1 K D"],
-    log_kappa: Float[Tensor, "*draws #S #T 1"],
+    profiles: Float[Tensor, "*#draws #S #T 1 K D"],
+    log_kappa: Float[Tensor, "*#draws #S #T 1"],
     observed: Observed,
     t: int,
 ) -> Float[Tensor, "*draws S 1 V K"]:

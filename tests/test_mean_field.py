@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from parcellation.baselines.mean_field import MeanField
-from parcellation.elbo import _objective
+from parcellation.elbo import objective
 from parcellation.templates.gaussian_random_effects import GaussianRandomEffects
 from parcellation.training import Plan, Whole, fit
 from tests.conftest import full, generator, noise
@@ -45,7 +45,7 @@ def test_no_gradient_is_left_at_the_best_member(effects):
     rows = []
     for seed in range(20):
         rival.zero_grad()
-        (_objective(rival, batch, rival.draw(batch, noise(seed), draws=(draws,))) / draws).backward()
+        (objective(rival, batch, rival.draw(batch, noise(seed), draws=(draws,))) / draws).backward()
         rows.append(torch.cat([p.grad.to_dense().flatten() for p in rival.parameters()]))
     rows = torch.stack(rows)
     score = rows.mean(0) / (rows.std(0) / 20**0.5)
