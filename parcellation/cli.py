@@ -248,7 +248,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
     # A wrong study is found before a verb's libraries are loaded, which takes seconds.
     study = _study(options)
     if options.verb == "run":
-        how = options.profile, options.jobs, options.population
+        how = options.profile, options.jobs, options.population, options.refinement
         return _verb(options)(options.study.resolve(), study, selection, *how)
     more = {name: getattr(options, name) for name in MORE.get(options.verb, ())}
     with contextlib.nullcontext() if selection.dry_run else at_work(study.outputs.work), run_log(arguments) as log:
@@ -260,7 +260,7 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
 
 
 # The verbs that write into a results folder, which has a log of them.
-ON_RESULTS = ("infer", "diagnose", "report")
+ON_RESULTS = ("infer", "diagnose", "report", "networks")
 
 
 def _verb(options: argparse.Namespace, function: str | None = None) -> Callable[..., str]:

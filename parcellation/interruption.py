@@ -21,6 +21,11 @@ def told_to_end() -> bool:
     return bool(_came)
 
 
+def heard() -> None:
+    """No further interruption: what has been told is ending, and may take its time."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Within, signals to end raise KeyboardInterrupt, and again when it was lost."""
@@ -31,6 +36,8 @@ def interruptible() -> Iterator[None]:
     before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
     try:
         yield
+        if told_to_end():
+            raise KeyboardInterrupt  # it was lost, and the end has come before the next
     except Exception as error:
         if told_to_end():
             raise KeyboardInterrupt from error  # what it says is no fault of the data

@@ -4,7 +4,7 @@
 # answer another one: a small file of equal content is one that has not changed, to Snakemake.
 PLAN, OUT = config, config["folder"]
 VERBS = {name: f"exec {PLAN['command'][name]} {PLAN['options']}" for name in PLAN["command"]}
-VERBS["infer"] += f" --population {PLAN['population']}"
+VERBS["infer"] += f" {PLAN['inference']}"
 STRICT = "--strict" if PLAN["strict"] else ""
 
 

@@ -70,7 +70,7 @@ def tables(page: str) -> dict[str, dict[str, str]]:
 
 
 def written(default: Any) -> str:
-    if isinstance(default, Section):
+    if isinstance(default, Section) and str(default) != "none":
         own = {key: value for key, value in default.model_dump().items() if value is not None}
         return f"{{{', '.join(f'{key}: {value}' for key, value in own.items())}}}"
     if default is None:

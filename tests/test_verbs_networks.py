@@ -48,6 +48,8 @@ def test_what_there_is_nothing_to_compare_in_is_refused(prepared):
     assert "expected numbers of 2 or more, got 1" in command("networks", prepared.study, "--numbers", "1", code=64)
     study = prepared.write_study(training={"subjects": ["sim01", "sim02"]})
     assert "expected at least 3 subjects" in command("networks", study, code=65)
+    study = prepared.write_study(model={"template": "functional_parcellation_logits"})
+    assert "labels of each session" in command("networks", study, code=64)
     assert not prepared.results.exists()
 
 

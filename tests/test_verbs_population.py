@@ -84,6 +84,14 @@ def test_a_report_is_of_the_latest_answers(reinferred, finished, few):
     assert Inference.of(load_study(finished.study)).origin.kind == "fixed"
 
 
+def test_looking_at_the_latest_answers_finds_them_and_infers_no_population(study, few):
+    run = Inference.of(load_study(study.study), look_only=True)
+    assert len(list(run.known())) == 5
+    kept(study).unlink()
+    assert not list(Inference.of(load_study(study.study), look_only=True).known())
+    assert not kept(study).exists()
+
+
 def test_the_fixed_population_is_the_default_and_is_said(finished):
     software = json.loads((finished.results / "dataset_description.json").read_text(encoding="utf-8"))["GeneratedBy"][0]
     assert (software["Population"], software["PopulationSubjects"]) == ("fixed", 3)

@@ -4,16 +4,20 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from parcellation.config import load_study
-from parcellation.errors import BadData, ParcellationError
+from parcellation.errors import BadData, ParcellationError, Stopped
+from parcellation.interruption import interruptible
 from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
-from parcellation.verbs.run import _failure, find_engine
+from parcellation.verbs.run import _failure, _follow, find_engine
 from parcellation.verbs.workspace import at_work, nobody_at_work
 from tests.studies import PATIENTS, SUBJECTS, change_run, command, replace, snapshot
 
@@ -42,8 +46,8 @@ def called(engine: Path) -> list[str]:
     return (engine.parent / "called").read_text(encoding="utf-8").splitlines()
 
 
-def plan_of(study: Path, folder: Path, **changes) -> tuple[dict, dict]:
-    return make_plan(study, load_study(study), folder, strict=False)
+def plan_of(study: Path, folder: Path, **how) -> tuple[dict, dict]:
+    return make_plan(study, load_study(study), folder, strict=False, **how)
 
 
 # Who runs it
@@ -188,6 +192,34 @@ def test_a_training_on_several_gpus_has_a_process_for_each(fresh, tmp_path):
     assert "torch.distributed.run --standalone --nproc-per-node 4 -m parcellation train" in plan["command"]["train"]
     assert "torch.distributed" not in plan["command"]["infer"]
     assert plan["jobs"]["train"]["minutes"] == 240
+
+
+def test_inference_is_done_as_it_is_asked_for(fresh, tmp_path):
+    plan, settings = plan_of(fresh.study, tmp_path)
+    assert plan["inference"] == "--population fixed"
+    refined, others = plan_of(fresh.study, tmp_path, population="reinferred", refinement=5)
+    assert refined["inference"] == "--population reinferred --refine 5"
+    assert {name for name in settings if settings[name] != others[name]} == {"infer"}
+    more = fresh.write_study("gifti.yaml", outputs={"gifti": True})
+    assert {name for name in settings if settings[name] != plan_of(more, tmp_path)[1][name]} == {"infer", "report"}
+
+
+def test_what_is_told_to_end_waits_for_what_it_has_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("parcellation.interruption.AGAIN", 0.2)
+    script = "import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: (time.sleep(1), sys.exit()))\n"
+    command_line = [sys.executable, "-c", f"{script}open('started', 'w').close()\ntime.sleep(30)\nopen('late', 'w')"]
+    monkeypatch.chdir(tmp_path)
+
+    def tell() -> None:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=tell).start()
+    with open(tmp_path / "lock", "w") as lock, pytest.raises(KeyboardInterrupt) as stopped, interruptible():
+        _follow(command_line, lock.fileno())
+    assert isinstance(stopped.value.__cause__, Stopped)
+    assert not (tmp_path / "late").exists()
 
 
 def changed(study: Path, folder: Path) -> set[str]:

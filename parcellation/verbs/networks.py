@@ -24,7 +24,9 @@ from parcellation.config import Study
 from parcellation.errors import BadData, ParcellationError, UsageError
 from parcellation.files import whole_file, writable_folder, write_json
 from parcellation.held_out_density import held_out_density
+from parcellation.interruption import told_to_end
 from parcellation.maps import write_table
+from parcellation.plates import template_class
 from parcellation.store import Store
 from parcellation.verbs.gaps import FOLDER
 from parcellation.verbs.index import cohort_units
@@ -67,6 +69,8 @@ def networks(study: Study, selection: Selection, numbers: Sequence[int] | None =
     """
     if study.model.file is not None:
         raise UsageError(f"networks: this study applies the model {study.model.file}, which has a number already")
+    if "session" in template_class(study.model.template).reducible:
+        raise UsageError(f"networks: {study.model.template} has labels of each session, which cannot be scored")
     numbers = NUMBERS if numbers is None else numbers
     if wrong := [number for number in numbers if number < 2]:
         raise UsageError(f"networks: expected numbers of 2 or more, got {wrong[0]}")
@@ -141,6 +145,8 @@ def _scores(fits: _Fits, people: list[str], folds: list[list[str]], done) -> Sco
         try:
             found |= fits.of([name for name in people if name not in fold], fold)
         except ParcellationError as error:
+            if told_to_end():
+                raise
             log.warning("%d networks: %s", fits.number, error)
             return Scores(fits.number, {}, {}, str(error).splitlines()[0])
         finally:

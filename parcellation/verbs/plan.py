@@ -21,10 +21,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SLURM_EXTRA = "--signal=TERM@120"
 
 
-def make_plan(file: Path, study: Study, folder: Path, strict: bool, population: str = "fixed") -> tuple:
+def make_plan(
+    file: Path, study: Study, folder: Path, strict: bool, population: str = "fixed", refinement: int | None = None
+) -> tuple:
     """The plan, and the content of each settings file by its name; file: the study's; folder: of the workflow's files.
 
-    population: as in `infer`.
+    population, refinement: as in `infer`.
     Raises what `discover` raises for data that are not there.
     """
     workspace = Workspace(study)
@@ -38,7 +40,7 @@ def make_plan(file: Path, study: Study, folder: Path, strict: bool, population: 
         "work": str(workspace.work),
         "results": str(workspace.results),
         "command": {verb: _command(study, verb, file) for verb in ("index", "prepare", "train", "infer", "report")},
-        "population": population,
+        "inference": f"--population {population}" + ("" if refinement is None else f" --refine {refinement}"),
         "options": f"-v -w {workspace.work}",
         "strict": strict,
         "subjects": subjects,
@@ -48,7 +50,7 @@ def make_plan(file: Path, study: Study, folder: Path, strict: bool, population: 
         "slurm_extra": SLURM_EXTRA,
         "jobs": _jobs(study),
     }
-    return plan, dict(_settings(study, frame, population))
+    return plan, dict(_settings(study, frame, population, refinement))
 
 
 def graph_of(study: Study) -> str:
@@ -94,7 +96,7 @@ def _jobs(study: Study) -> dict[str, dict]:
     return jobs
 
 
-def _settings(study: Study, frame: pd.DataFrame, population: str) -> Iterator[tuple[str, dict]]:
+def _settings(study: Study, frame: pd.DataFrame, population: str, refinement: int | None) -> Iterator[tuple[str, dict]]:
     content = study.resolved()
     runs = frame.to_dict("records")
     yield "index", {"data": content["data"], "runs": runs}
@@ -103,9 +105,12 @@ def _settings(study: Study, frame: pd.DataFrame, population: str) -> Iterator[tu
         rows = rows.to_dict("records")
         files = [_state(path) for row in rows for path in used_paths(row, study.data)]
         yield f"prepare/sub-{subject}", made | {"runs": rows, "files": files}
-    yield "train", {name: content[name] for name in ("features", "model", "training")}
-    answers = {"names": study.model.names, "draws": study.outputs.draws, "population": population}
-    yield "infer", answers | {"results": str(study.outputs.directory)}
+    graph = study.model.topography.graph
+    known = {name: content[name] for name in ("features", "model", "training")}
+    yield "train", known | ({} if graph is None else {"graph": _state(graph)})
+    answers = {"names": study.model.names, "population": population, "refinement": refinement}
+    maps = {name: content["outputs"][name] for name in ("draws", "gifti", "grayordinates")}
+    yield "infer", answers | maps | {"results": str(study.outputs.directory)}
     yield "report", content
 
 

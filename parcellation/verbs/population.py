@@ -92,7 +92,7 @@ def population_model(
     """The model with the population that subjects are to be given, and what is to be said of it.
 
     A re-inferred population is that of everybody in the cohort, whoever is inferred, and kept: jobs that run at once
-    wait for the first of them. look_only: check that it could be, and return the trained model.
+    wait for the first of them. look_only: infer none anew; the trained model is returned where none is kept.
     Raises UsageError for a cohort of too few, and BadData when a subject's fingerprints cannot be read: whose
     population it is may not depend on that.
     """
@@ -100,10 +100,11 @@ def population_model(
         return model, Population(kind, model.digest, len(model.details["subjects"]))
     check_size(len(cohort.subjects))
     population = Population(kind, model.digest, len(cohort.subjects))
-    if look_only:
-        return model, population
     digest = identity(model, _units(cohort))
     path = workspace.work / "population.safetensors"
+    if look_only:
+        known = read_population(path, digest)
+        return model if known is None else with_population(model, known, digest), population
     with unit_lock(workspace.posteriors / "locks" / "population.lock", wait=True):
         known = read_population(path, digest)
         if known is not None:

@@ -128,6 +128,8 @@ def _typical_run(study: Study, frame: pd.DataFrame) -> Bold:
         try:
             bold = _open(study, row)
         except (BadData, InputMissing, UsageError) as error:
+            if told_to_end():
+                raise
             reasons.append(error)
             continue
         digest = bold.vertices.digest()

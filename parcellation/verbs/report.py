@@ -21,7 +21,7 @@ from parcellation.verbs.workspace import Selection
 
 def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> str:
     """Write report.html; returns the lines to print. Raises InputMissing when nobody is inferred yet."""
-    run = Inference.of(study)
+    run = Inference.of(study, look_only=selection.dry_run)
     path = study.outputs.directory / "report.html"
     if selection.dry_run:
         return f"would write {path}"

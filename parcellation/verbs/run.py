@@ -25,6 +25,7 @@ from parcellation import errors
 from parcellation.config import Study
 from parcellation.errors import FileFailure, InputMissing, ParcellationError, Stopped, UsageError
 from parcellation.files import writable_folder, write_json
+from parcellation.interruption import heard
 from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
 from parcellation.verbs.workspace import Selection, Workspace, nobody_at_work
 
@@ -40,21 +41,22 @@ def run(
     profile: str = "local",
     jobs: int | None = None,
     population: str = "fixed",
+    refinement: int | None = None,
 ) -> str:
     """Run everything of the study in `file` that is not done yet; returns the lines to print.
 
-    profile: the name of one in `pipelines/profiles`, or a folder. population: as in `infer`. Raises Stopped when
-    interrupted, or when a run of the study is under way; otherwise the error that its jobs ended with.
+    profile: the name of one in `pipelines/profiles`, or a folder. population, refinement: as in `infer`. Raises
+    Stopped when interrupted, or when a run of the study is under way; otherwise the error that its jobs ended with.
     """
     engine, options = find_engine(study), _options(profile, jobs)
     work, graph = Workspace(study).work, graph_of(study)
     if selection.dry_run:
         with _copy(work / "workflow") as folder:
-            _write_plan(folder, file, study, selection.strict, population)
+            _write_plan(folder, file, study, selection.strict, population, refinement)
             return _planned([*_snakemake(engine, folder, graph), *options])
     folder = writable_folder(work / "workflow")
     with _alone(folder, work, profile) as lock:
-        _write_plan(folder, file, study, selection.strict, population)
+        _write_plan(folder, file, study, selection.strict, population, refinement)
         command = [*_snakemake(engine, folder, graph), *options]
         if any((folder / ".snakemake" / "locks").glob("*")):
             _follow([*command, "--unlock"], lock)
@@ -64,8 +66,8 @@ def run(
     return f"finished: {study.outputs.directory}"
 
 
-def _write_plan(folder: Path, file: Path, study: Study, strict: bool, population: str) -> None:
-    plan, settings = make_plan(file, study, folder, strict, population)
+def _write_plan(folder: Path, file: Path, study: Study, strict: bool, population: str, refinement: int | None) -> None:
+    plan, settings = make_plan(file, study, folder, strict, population, refinement)
     write_settings(folder, settings)
     write_json(folder / "plan.json", plan)
     forget_unmade(plan)
@@ -189,6 +191,7 @@ def _follow(command: list[str], lock: int) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
+        heard()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
         process.wait()

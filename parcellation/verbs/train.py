@@ -135,7 +135,10 @@ def _key(study: Study, ground: str, store, subjects: list[str]) -> str:
     if study.model.topography.graph is not None:
         content["model"]["topography"]["graph"] = checksum(study.model.topography.graph)
     training = {k: v for k, v in content["training"].items() if k not in ("subjects", "group", "checkpoint_every")}
-    if not training["inner_steps"]:  # so that models of before there was such a setting stay what they are
+    # So that models of before there were such settings stay what they are.
+    if not study.model.topography.modes:
+        content["model"].pop("topography")
+    if not training["inner_steps"]:
         training = {k: v for k, v in training.items() if not k.startswith("inner_")}
     model = {k: v for k, v in content["model"].items() if k not in ("file", "names")}
     settings = [content["features"], model, training, ground, units]
@@ -222,6 +225,8 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace, key: str
     )
     estimator = training_loss
     if training.inner_steps:
+        if team.size > 1:
+            raise UsageError("training.inner_steps: expected a training in one process, got one in several")
         check_refinable(family)
         estimator = semi_amortized(training.inner_steps, training.inner_gradient == "first_order")
     with tqdm(total=training.steps, desc="train", unit="step", disable=team.rank > 0 or None) as bar:
