@@ -4,6 +4,7 @@ Neither is a `torch.optim.Optimizer`: making the first of these imports the comp
 every process that trains, and compiles nothing here. The dense one calls PyTorch's own function.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 
-class Optimiser:
+class Optimiser(ABC):
     """Parameters, a rate, and what is remembered of each parameter."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], rate: float):
@@ -35,9 +36,9 @@ class Optimiser:
             device = self.parameters[int(number)].device
             self.state[int(number)][name] = value.to(device)
 
+    @abstractmethod
     def step(self) -> None:
         """Move the parameters that have a gradient."""
-        raise NotImplementedError
 
 
 class Adam(Optimiser):

@@ -60,6 +60,7 @@ def missing() -> list[str]:
 def one_node(folder: Path) -> Iterator[None]:
     """Start all daemons with their files in a folder; skips where something is missing."""
     if lacking := missing():
+        # Debian's packages and root are needed, which CI has and a user's machine need not.
         pytest.skip(f"a Slurm of one node needs {', '.join(lacking)}")
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir(parents=True, mode=0o700)

@@ -15,7 +15,6 @@ from parcellation.config import Data, parse_study
 from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.manifest import (
     COLUMNS,
-    Finding,
     bold_paths,
     check_files,
     discover,
@@ -24,9 +23,9 @@ from parcellation.manifest import (
     used_paths,
     write_manifest,
 )
+from tests.trees import whole_subject
 
 HEADER = "subject\tsession\trun\tbold"
-BEST = "_MSMAll_hp2000_clean"
 
 
 def table(folder: Path, *lines: str, header: str = HEADER) -> Path:
@@ -47,23 +46,6 @@ def refused(path: Path) -> str:
 
 def study_of(root: Path, **data):
     return parse_study({"name": "s", "data": {"root": str(root), **data}}, root / "study.yaml")
-
-
-def add_run(root: Path, subject: str, run: str, variant: str = BEST, content: bytes = b"data") -> Path:
-    path = root / subject / "MNINonLinear" / "Results" / run / f"{run}_Atlas{variant}.dtseries.nii"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
-
-
-def whole_subject(root: Path, subject: str) -> None:
-    for number in "12":
-        for phase in ("LR", "RL"):
-            add_run(root, subject, f"rfMRI_REST{number}_{phase}")
-
-
-def kinds(findings: list[Finding]) -> dict[str, int]:
-    return {kind: sum(one.kind == kind for one in findings) for kind in sorted({one.kind for one in findings})}
 
 
 # A table

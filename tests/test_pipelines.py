@@ -25,6 +25,7 @@ def engines() -> list[Path]:
 def engine() -> dict:
     """What a study says to use the Snakemake that is there."""
     if not engines():
+        # It has an environment of its own, which `make test` does not make; CI makes it first.
         pytest.skip("needs Snakemake: make .venv-workflow/.installed")
     return {"snakemake": str(engines()[0]), "subjects_per_job": 2}
 
@@ -39,6 +40,7 @@ def slurm(tmp_path) -> dict:
             with one_node(tmp_path / "slurm"):
                 yield {"snakemake": str(path), "subjects_per_job": 2}
             return
+    # The same environment: a user who runs on one machine may have Snakemake without the plugin.
     pytest.skip("needs Snakemake with its Slurm plugin")
 
 

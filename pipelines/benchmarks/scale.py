@@ -39,8 +39,8 @@ from parcellation.verbs.simulate import fingerprint_content
 from parcellation.verbs.workspace import Ground, Selection, Workspace
 from pipelines.benchmarks import synthetic
 from pipelines.benchmarks.make_synth import make
+from pipelines.benchmarks.prepare import CORTEX
 
-CORTEX = (29696, 29716)  # vertices of 32,492 with data, left and right
 TARGETS, UNSEEN, TIMED = 64, 10, 5  # subjects
 SHARDS = 2
 WITHIN = 0.005
