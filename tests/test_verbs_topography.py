@@ -98,6 +98,9 @@ def test_a_study_with_a_graph_is_trained_and_inferred_and_another_graph_is_anoth
     path = study.model.topography.graph
     path.write_text(path.read_text() + "0 39\n")
     assert "would train" in train(study, Selection(dry_run=True))
+    path.unlink()
+    with pytest.raises(InputMissing, match=r"pairs\.tsv: no such file, which model\.topography\.graph names"):
+        train(study, Selection())
 
 
 def test_without_a_graph_the_model_is_the_free_one(fingerprints):

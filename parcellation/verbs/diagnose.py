@@ -14,6 +14,7 @@ from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.family import Family
 from parcellation.files import unit_lock, writable_folder
+from parcellation.interruption import told_to_end
 from parcellation.plates import Batch, seeded
 from parcellation.posterior import SubjectPosterior
 from parcellation.refinement import Answer, LocalProblem
@@ -44,6 +45,8 @@ def diagnose(study: Study, selection: Selection, everybody: bool = False) -> str
         try:
             before += not _diagnosed(run, answers[subject])
         except BadData as error:
+            if told_to_end():
+                raise
             faults.append(f"left out: subject {subject}: {error}")
             log.warning("%s", faults[-1])
     if len(faults) == len(subjects) or (faults and selection.strict):

@@ -132,8 +132,10 @@ def _key(study: Study, ground: str, store, subjects: list[str]) -> str:
     wanted = set(subjects)
     units = [[*unit, store.header(*unit)["checksum"]] for unit in store.units() if unit[0] in wanted]
     content = study.resolved()
-    if study.model.topography.graph is not None:
-        content["model"]["topography"]["graph"] = checksum(study.model.topography.graph)
+    if (graph := study.model.topography.graph) is not None:
+        if not graph.is_file():
+            raise InputMissing(f"{graph}: no such file, which model.topography.graph names")
+        content["model"]["topography"]["graph"] = checksum(graph)
     training = {k: v for k, v in content["training"].items() if k not in ("subjects", "group", "checkpoint_every")}
     # So that models of before there were such settings stay what they are.
     if not study.model.topography.modes:
