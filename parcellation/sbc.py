@@ -16,11 +16,13 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri
 from scipy.stats import f as fisher
+from scipy.stats import t as student
 
 BINS = 10
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of credible intervals
 LEVEL = 0.01  # of the test of uniformity: how often an exact posterior is refused
 BLOCKS = 20  # of data sets, left out one after the other
+THREE_ERRORS = 2 * student.sf(3, BLOCKS - 1)  # how often an exact width is more than three of its errors away: .7 %
 FARTHEST = np.array([20.0, 4.0])  # shift and log factor that are looked for
 
 
@@ -62,18 +64,23 @@ class Calibration:
 
     @property
     def verdict(self) -> str:
-        """In words: too narrow, too wide, too low, too high (each beyond 3 errors), else not uniform, else calibrated.
+        """The verdict on this quantity alone."""
+        return self.verdict_among(1)
 
-        Equal bins hardly see the outermost twentieth of the ranks, where a posterior with tails that are too light
-        fails; the width does. An exact posterior is refused at about LEVEL and twice the
-        .7 % of three errors that are known from BLOCKS.
+    def verdict_among(self, quantities: int) -> str:
+        """In words: too narrow, too wide, too low, too high, else not uniform, else calibrated.
+
+        Of exact posteriors of so many quantities, each with its three tests, all are called calibrated but for about
+        LEVEL of uniformity and twice THREE_ERRORS of width (Bonferroni). Equal bins hardly see the outermost twentieth
+        of the ranks, where a posterior with tails that are too light fails; the width does.
         """
         width, words = self.width, []
-        if abs(width.factor - 1) > 3 * width.factor_error:
+        most = student.isf(THREE_ERRORS / 2 / quantities, BLOCKS - 1)
+        if abs(width.factor - 1) > most * width.factor_error:
             words.append("too narrow" if width.factor > 1 else "too wide")
-        if abs(width.shift) > 3 * width.shift_error:
+        if abs(width.shift) > most * width.shift_error:
             words.append("too low" if width.shift > 0 else "too high")
-        return ", ".join(words) or ("calibrated" if self.uniform else "not uniform")
+        return ", ".join(words) or ("calibrated" if self.p >= LEVEL / quantities else "not uniform")
 
     def figures(self) -> dict[str, float | list[float]]:
         """Everything as plain numbers, by name."""

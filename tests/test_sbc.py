@@ -64,6 +64,17 @@ def test_an_exact_posterior_is_accepted_at_the_stated_rate(shared):
     assert rate(not_wide, 20, shared=shared) <= _most(2 * 0.007, 20)
 
 
+def test_a_level_is_that_of_all_quantities_together():
+    """Of 18 exact ones some are refused one by one in a tenth of all experiments and more; together at the stated rate."""
+    experiments = [[judge(ranked(seed=20 * one + seed), DRAWS) for seed in range(18)] for one in range(12)]
+    alone = [any(one.verdict != "calibrated" for one in found) for found in experiments]
+    together = [any(one.verdict_among(18) != "calibrated" for one in found) for found in experiments]
+    assert sum(alone) >= 1
+    assert np.mean(together) <= _most(LEVEL + 2 * 0.007, 12)
+    assert judge(ranked(0.7), DRAWS).verdict_among(18) == "too narrow"
+    assert judge(ranked(1.0, 0.4), DRAWS).verdict_among(18) == "too high"
+
+
 def _most(expected: float, again: int) -> float:
     """A rate three binomial errors above the expected one."""
     return expected + 3 * (expected * (1 - expected) / again) ** 0.5
