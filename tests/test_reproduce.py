@@ -181,15 +181,18 @@ def test_of_rates_that_are_as_good_the_rows_move_least():
     assert rates.best("exp1_paper_pavi_f", tries) == {"rate": 0.02, "row_rate": 15.0}
 
 
-def curve(*gaps: float | None) -> dict:
+def curve(*gaps: float | None, method: str = "pavi_f") -> dict:
     points = [{"step": 10 * k, "seconds": k / 2, "gap": gap, "error": 0.1} for k, gap in enumerate(gaps)]
-    return {"points": points, "steps_done": 10 * (len(gaps) - 1), "train_s": 77.0, "gap": gaps[-1]}
+    return {"points": points, "steps_done": 10 * (len(gaps) - 1), "train_s": 77.0, "gap": gaps[-1], "method": method}
 
 
 def test_the_step_ratio_is_that_of_the_slowest():
     baseline = curve(9.0, 5.0, 3.0, 2.0, 1.0)
-    assert step_ratio([curve(9, 1.1, 0.5), curve(9, 4.0, 1.15, 0.1)], baseline) == 2.0
-    assert step_ratio([curve(9, 1.1), curve(9, 4.0, 3.0)], baseline) is None
+    quick = curve(9, 1.1, 0.5, method="pavi_e")
+    assert step_ratio([quick, curve(9, 4.0, 1.15, 0.1)], baseline) == 2.0
+    assert step_ratio([quick, curve(9, 4.0, 3.0)], baseline) is None
+    # Of a method's schedules the one that is there first counts.
+    assert step_ratio([quick, curve(9, 4.0, 1.15, 0.1), curve(9, 1.0)], baseline) == 4.0
     assert flatness({"step_ms": 2.0, "peak_mib": 10}, {"step_ms": 3.0, "peak_mib": 11}) == pytest.approx(
         {"step_ms": 1.5, "peak_mib": 1.1}
     )

@@ -66,12 +66,14 @@ def figures(planned: dict[str, dict], done: dict[str, dict | None]) -> dict[str,
         run, experiment = done[name], name.split("_")[0]
         if experiment == "exp1":
             found[f"{options['setting']}.exp1.{options['method']}.gap"] = run and run["gap"]
-        else:
+        elif experiment == "exp3":
             prefix = f"{options['setting']}.exp3.{options['groups']}.{options['method']}"
             found |= {f"{prefix}.{figure}": run and run[figure] for figure in MEASURED}
-    ours = {o["method"]: done[n] for n, o in planned.items() if n.startswith("exp1_unit_")}
-    if all(ours.get(method) for method in (*PAVI, "baseline")):
-        found["unit.exp1.step_ratio"] = step_ratio([ours[method] for method in PAVI], ours["baseline"])
+    first = [n for n, o in planned.items() if n.startswith("exp1") and o["setting"] == "unit"]
+    ours = [done[name] | {"method": planned[name]["method"]} for name in first if done[name]]
+    baseline = [run for run in ours if run["method"] == "baseline"]
+    if baseline and set(PAVI) <= {run["method"] for run in ours}:
+        found["unit.exp1.step_ratio"] = step_ratio([run for run in ours if run["method"] in PAVI], baseline[0])
     return found
 
 
