@@ -33,17 +33,21 @@ def calibration(posterior: np.ndarray, labels: np.ndarray, bins: int = 10) -> di
     vertices in the bin (Guo et al. 2017). Shapes: posterior (..., vertex, network), labels (..., vertex).
     """
     confidence, hit = posterior.max(-1).ravel(), (posterior.argmax(-1) == labels).ravel()
-    index = np.clip((confidence * bins).astype(int), 0, bins - 1)
-    inside = [index == b for b in range(bins) if (index == b).any()]
-    ece = sum(one.mean() * abs(confidence[one].mean() - hit[one].mean()) for one in inside)
     chosen = np.take_along_axis(posterior, np.asarray(labels)[..., None].astype(int), -1)[..., 0]
     nll = -np.log(np.clip(chosen, SMALLEST, 1)).mean()
     return {
         "accuracy": float(hit.mean()),
         "confidence": float(confidence.mean()),
-        "ece": float(ece),
+        "ece": calibration_error(confidence, hit, bins),
         "nll": float(nll),
     }
+
+
+def calibration_error(confidence: np.ndarray, hit: np.ndarray, bins: int = 10) -> float:
+    """Expected calibration error, as in `calibration`, of so many confidences (n,) and whether the label was right (n,)."""
+    index = np.clip((confidence * bins).astype(int), 0, bins - 1)
+    inside = [index == b for b in range(bins) if (index == b).any()]
+    return float(sum(one.mean() * abs(confidence[one].mean() - hit[one].mean()) for one in inside))
 
 
 def unit(x: np.ndarray) -> np.ndarray:

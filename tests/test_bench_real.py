@@ -63,5 +63,7 @@ def test_another_file_of_the_same_shape_is_run(planted, tmp_path, monkeypatch):
     figures = json.loads((tmp_path / "real.json").read_text())
     asked = {"gain", "gain_minus_plain", "gain_se", "cosine", "cosine_subject", "group_cosine", "group_cosine_subject"}
     asked |= {"agreement", "between", "confidence", "ece", "nll", "ece_link", "nll_link", "lambda"}
+    asked |= {"ece_pooled", "ece_link_pooled"}
     assert {f"mdtb.3.{key}" for key in asked} <= set(figures)
     assert figures["mdtb.3.agreement"] > figures["mdtb.3.between"]
+    assert 0 < figures["mdtb.3.ece_link_pooled"] <= figures["mdtb.3.ece_link"]

@@ -26,7 +26,7 @@ import yaml
 from parcellation.config import load_study
 from parcellation.files import write_json
 from parcellation.retest_link import RetestLink, fit_link
-from parcellation.scores import calibration, held_out_cosine, predictive_gain, retest, unit
+from parcellation.scores import calibration, calibration_error, held_out_cosine, predictive_gain, retest, unit
 from parcellation.store import write_unit
 from parcellation.verbs.infer import Inference
 from parcellation.verbs.simulate import numbered_ground
@@ -45,6 +45,7 @@ FRAMES = 300  # of every session, as far as a model needs to know: all are of on
 STEPS = 10  # the start is a coordinate-ascent answer, and more do not change a score by a standard error
 SCORES = ("gain", "cosine", "cosine_subject", "group_cosine", "group_cosine_subject", "agreement", "between")
 SCORES += ("confidence", "ece", "nll", "ece_link", "nll_link", "lambda")
+POOLED = ("ece", "ece_link")  # also of all splits' vertices together: a split's few people move it by a hundredth
 COLUMNS = ("gain", "cosine", "group_cosine", "cosine_subject", "group_cosine_subject", "agreement", "between")
 COLUMNS += ("confidence", "ece", "nll", "ece_link", "nll_link")
 DIFFERENCES = ("gain_minus_plain", "gain_se", "cosine_subject_minus_group", "cosine_subject_minus_group_se")
@@ -181,8 +182,8 @@ def _plain(x: np.ndarray, networks: int, train_on: np.ndarray) -> Fitted:
     return Fitted(mixture.group, mixture.profiles, answer, mixture.concentration)
 
 
-def _scores(fitted: Fitted, x: np.ndarray, train_on: np.ndarray, test_on: np.ndarray) -> dict[str, float]:
-    """Scores of one split, means of both directions."""
+def _scores(fitted: Fitted, x: np.ndarray, train_on: np.ndarray, test_on: np.ndarray) -> dict:
+    """Scores of one split, means of both directions; `hits`: confidences and whether they were right, to be pooled."""
     halves = np.array_split(np.arange(x.shape[1]), 2)
     answers = [fitted.answer(test_on, half) for half in halves]
     others = [unit(x[np.ix_(test_on, half)].mean(1)) for half in halves]
@@ -190,7 +191,9 @@ def _scores(fitted: Fitted, x: np.ndarray, train_on: np.ndarray, test_on: np.nda
     pairs = [(answers[0], answers[1], others[1]), (answers[1], answers[0], others[0])]
     both = [_direction(fitted, *pair, link) for pair in pairs]
     gain = predictive_gain(answers[0].probability, answers[1].probability, fitted.group)
-    return {"gain": gain, "lambda": fitted.power} | {key: float(np.mean([one[key] for one in both])) for key in both[0]}
+    hits = {key: [one.pop(f"{key}_hits") for one in both] for key in POOLED}
+    means = {key: float(np.mean([one[key] for one in both])) for key in both[0]}
+    return {"gain": gain, "lambda": fitted.power, "hits": hits} | means
 
 
 def _link(fitted: Fitted, train_on: np.ndarray, halves: list[np.ndarray]) -> RetestLink:
@@ -198,11 +201,13 @@ def _link(fitted: Fitted, train_on: np.ndarray, halves: list[np.ndarray]) -> Ret
     return fit_link(np.concatenate([first, second]), np.concatenate([second, first]).argmax(-1), fitted.group)
 
 
-def _direction(fitted: Fitted, half: Half, again: Half, other: np.ndarray, link: RetestLink) -> dict[str, float]:
+def _direction(fitted: Fitted, half: Half, again: Half, other: np.ndarray, link: RetestLink) -> dict:
     p, group = half.probability, np.broadcast_to(fitted.group, half.probability.shape)
-    said = retest(p, again.probability)
-    linked = calibration(link.apply(p, fitted.group), again.probability.argmax(-1))
+    said, labels, q = retest(p, again.probability), again.probability.argmax(-1), link.apply(p, fitted.group)
+    linked = calibration(q, labels)
     return {
+        "ece_hits": _hits(p, labels),
+        "ece_link_hits": _hits(q, labels),
         "cosine": held_out_cosine(p, fitted.profiles, other),
         "cosine_subject": held_out_cosine(p, half.profiles, other),
         "group_cosine": held_out_cosine(group, fitted.profiles, other),
@@ -214,6 +219,10 @@ def _direction(fitted: Fitted, half: Half, again: Half, other: np.ndarray, link:
     } | {key: said[key] for key in ("confidence", "ece", "nll")}
 
 
+def _hits(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return np.stack([p.max(-1).ravel(), (p.argmax(-1) == labels).ravel()])
+
+
 def _summary(ours: list[dict], plain: list[dict]) -> dict[str, float]:
     """Means over splits, and means and standard errors of paired differences."""
 
@@ -222,6 +231,10 @@ def _summary(ours: list[dict], plain: list[dict]) -> dict[str, float]:
 
     result = {key: column(ours, key).mean() for key in SCORES}
     result |= {f"plain_{key}": column(plain, key).mean() for key in SCORES}
+    for prefix, rows in (("", ours), ("plain_", plain)):
+        for key in POOLED:
+            every = np.concatenate([hits for row in rows for hits in row["hits"][key]], 1)
+            result[f"{prefix}{key}_pooled"] = calibration_error(*every)
     differences = {
         "gain_minus_plain": ("gain_se", column(ours, "gain") - column(plain, "gain")),
         "cosine_subject_minus_group": (
@@ -241,6 +254,7 @@ def _summary(ours: list[dict], plain: list[dict]) -> dict[str, float]:
 def _print(name: str, networks: int, x: np.ndarray, rows: dict[str, float], seconds: float) -> None:
     print(f"{name}, K = {networks}: {x.shape[0]} subjects, {x.shape[2]} vertices; {seconds:.0f} CPU seconds")
     print(f"  {'':<34}" + "".join(f"{_short(key):>10}" for key in COLUMNS))
+    pooled = "; ".join(f"{key} {rows[f'{key}_pooled']:.4f}" for key in POOLED)
     shown = {"parcellation": [rows[k] for k in COLUMNS], "plain mixture": [rows[f"plain_{k}"] for k in COLUMNS]}
     shown |= {f"{method} (others)": row for (a, b, method), row in RIVALS.items() if (a, b) == (name, networks)}
     for method, row in shown.items():
@@ -248,9 +262,8 @@ def _print(name: str, networks: int, x: np.ndarray, rows: dict[str, float], seco
         print(f"  {method:<34}{known}")
     print(
         "  {:+.4f} (se {:.4f}) of gain over the plain mixture; cosine with the subject's profiles {:+.4f} (se {:.4f})\n"
-        "  over the group map's, {:+.4f} (se {:.4f}) over the plain mixture's; lambda {:.3g}".format(
-            *(rows.get(key, NAN) for key in DIFFERENCES)
-        ),
+        "  over the group map's, {:+.4f} (se {:.4f}) over the plain mixture's; lambda {:.3g}\n"
+        "  of all splits' people together: {}".format(*(rows.get(key, NAN) for key in DIFFERENCES), pooled),
         flush=True,
     )
 
