@@ -98,20 +98,23 @@ def choose_label_power(model: TrainedModel, source: Source, unchecked: float = 1
 def fit_retest_link(model: TrainedModel, source: Source) -> RetestLink:
     """The retest link of a model, at its label power, from halves of the training subjects' sessions, both ways.
 
-    Unchecked where no two subjects have two sessions, or labels are each session's own.
+    Each subject is told with the map of the others, as new people are: a map that a subject is in itself agrees with it
+    too well. Unchecked where no two subjects have two sessions, or labels are each session's own.
     """
-    said, again, log_map = [], [], mean_map(model).log()
+    said, again, maps, log_map = [], [], [], mean_map(model).log()
     for observed in () if "session" in model.family.template.reducible else _subjects(model, source):
         present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
         cut = len(present) // 2
         if cut:
-            parts = (present[:cut], present[cut : 2 * cut])
-            labels = [tempered_labels(model, observed.select(1, part), log_map)[0, 0].cpu().numpy() for part in parts]
+            parts = [observed.select(1, part) for part in (present[:cut], present[cut : 2 * cut])]
+            others = without(log_map.exp(), half_labels(model, observed, log_map)[0, 0], source.cards["subject"])
+            labels = [tempered_labels(model, part, others.log())[0, 0].cpu().numpy() for part in parts]
             said += labels
             again += [label.argmax(-1) for label in labels[::-1]]
+            maps += [others.cpu().numpy()] * 2
     if len(said) < 4:
         return RetestLink()
-    link = fit_link(np.stack(said), np.stack(again), log_map.exp().cpu().numpy())
+    link = fit_link(np.stack(said), np.stack(again), np.stack(maps))
     log.info("retest link: own %.2f, map %.2f", link.own, link.map)
     return link
 
@@ -276,6 +279,13 @@ def half_labels(model: TrainedModel, observed: Observed, log_map: Float[Tensor, 
         total = total + there * tempered_labels(model, half, log_map)
         halves = halves + there
     return total / halves.clamp_min(1)
+
+
+def without(mean: Float[Tensor, "V K"], labels: Float[Tensor, "V K"], subjects: int) -> Float[Tensor, "V K"]:
+    """The map of all other subjects, from everybody's as `refit_map` counts it and one subject's label probabilities."""
+    halves = HALF * mean.shape[-1]
+    counts = (mean * (subjects + halves) - labels).clamp_min(HALF)
+    return counts / counts.sum(-1, keepdim=True)
 
 
 def mean_map(model: TrainedModel, draws: int = 32) -> Float[Tensor, "V K"]:

@@ -35,6 +35,8 @@ UNLINKED = RetestLink()
 def fit_link(probability: np.ndarray, again: np.ndarray, group: np.ndarray) -> RetestLink:
     """The link that predicts labels `again` (subject, vertex) from probability (subject, vertex, network) best.
 
+    group: the population's map (vertex, network), or one for each subject (subject, vertex, network).
+
     Maximum likelihood: the multinomial logistic regression of the labels on log p and log g, which is convex.
     """
     logs = _logs(probability, group)

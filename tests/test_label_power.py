@@ -11,6 +11,7 @@ from parcellation.label_power import (
     half_labels,
     mean_map,
     refit_map,
+    without,
 )
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed
@@ -122,6 +123,19 @@ def test_another_scan_agrees_less_than_the_data_say():
     # At the right power p is what the data say of a label: its noisy repeat is to be believed less.
     assert 0.2 < link.own < 1
     assert not fit_retest_link(*started(cohort(sessions=1))).checked
+
+
+def test_a_map_without_a_subject_is_that_of_the_others():
+    labels = torch.rand(6, 50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = labels / labels.sum(-1, keepdim=True)
+
+    def counted(some: torch.Tensor) -> torch.Tensor:
+        counts = some.sum(0) + 0.5
+        return counts / counts.sum(-1, keepdim=True)
+
+    assert torch.allclose(without(counted(labels), labels[2], 6), counted(labels[[0, 1, 3, 4, 5]]))
+    # A map that has been estimated otherwise may have less of a network than the subject has: half a count stays.
+    assert without(torch.tensor([[0.01, 0.99]]), torch.tensor([[1.0, 0.0]]), 2)[0, 0] > 0.1
 
 
 @pytest.mark.parametrize("scheme", ["hybrid", "encoded"])
