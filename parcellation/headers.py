@@ -18,12 +18,21 @@ GIFTI = (".gii", ".gii.gz")
 
 @dataclass(frozen=True)
 class Header:
-    """A run as its files describe it. frames: time points; repetition_time: seconds, nan where nobody says it."""
+    """A run as its files describe it.
+
+    frames: time points; repetition_time: seconds, nan where nobody says it; parcels: how many, 0 of vertices.
+    """
 
     paths: tuple[Path, ...]
     mesh: Mesh
     frames: int
     repetition_time: float
+    parcels: int = 0
+
+    @property
+    def of(self) -> str:
+        """What the rows are of: the mesh's name, or so many parcels on it."""
+        return f"{self.mesh.name} in {self.parcels} parcels" if self.parcels else self.mesh.name
 
     @property
     def where(self) -> str:
@@ -36,7 +45,8 @@ def read_header(paths: tuple[Path, ...], space: str | None = None, repetition_ti
     if len(paths) == 2 and all(path.name.endswith(GIFTI) for path in paths):
         return _gifti_pair(paths, space, math.nan if repetition_time is None else repetition_time)
     bold = open_bold(paths, space, repetition_time)
-    return Header(bold.paths, bold.vertices.mesh, bold.frames, bold.repetition_time)
+    parcels = 0 if bold.parcels is None else len(bold.parcels.names)
+    return Header(bold.paths, bold.vertices.mesh, bold.frames, bold.repetition_time, parcels)
 
 
 def _gifti_pair(paths: tuple[Path, ...], space: str | None, repetition_time: float) -> Header:

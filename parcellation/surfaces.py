@@ -119,7 +119,7 @@ def region_vertices(study: Study, mesh: Mesh, subjects: Sequence[str] | None = N
     Raises UsageError for labels that the label file has not, InputMissing when no source has the region, and BadData
     for a file of another mesh.
     """
-    wanted = _wanted_labels(study.region)
+    wanted = wanted_labels(study.region)
     sides = WANTED[study.region.hemisphere]
     tried = []
     for files in _label_sources(study, mesh, sides, subjects):
@@ -136,7 +136,7 @@ def region_vertices(study: Study, mesh: Mesh, subjects: Sequence[str] | None = N
     raise InputMissing(_no_region(study, mesh, tried))
 
 
-def _wanted_labels(region: Region) -> list[list[str]]:
+def wanted_labels(region: Region) -> list[list[str]]:
     """Sets of labels, of which the first that a source has whole is taken."""
     if region.labels:
         return [region.labels]
@@ -213,7 +213,7 @@ def own_areas(study: Study, region: Vertices) -> tuple[dict[str, np.ndarray], st
     Labels as in `region_vertices`. Where several files have them, as those of an HCP tree's subjects, a vertex has the
     label that most files give it. Raises InputMissing when no source has the labels, and as `read_labels`.
     """
-    wanted = _wanted_labels(study.region)
+    wanted = wanted_labels(study.region)
     if all(len(names) < 2 for names in wanted):
         return None
     sides = WANTED[study.region.hemisphere]

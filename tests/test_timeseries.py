@@ -198,7 +198,7 @@ def test_volumes_and_other_cifti_are_named(tmp_path):
     write_cifti(path, values, models, LabelAxis(["a", "b"], [{0: ("?", (0, 0, 0, 0))}] * 2), "ConnDenseLabel")
     refusal((path,), "dlabel")
     change_header(path, intent_code=3004)
-    refusal((path,), "ptseries", "not read by this release")
+    refusal((path,), "no parcels with vertices of the cortex")
     change_header(path, intent_code=3099)
     refusal((path,), "intent 3099")
     write_cifti(path, values, volume(3))
