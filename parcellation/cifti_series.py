@@ -32,7 +32,7 @@ KINDS = {
     3008: "parcels' scalars (pscalar)",
 }
 DENSE_SERIES, PARCEL_SERIES = 3002, 3004
-MOST_SECONDS = 1e6  # a longer step is no repetition time
+MOST_POWER = 6  # a step of more than a million seconds, or of less than a millionth, is no repetition time
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,11 +197,12 @@ def _parcels(path: Path, models, space: str | None) -> tuple[np.ndarray, Vertice
 
 def _series_step(series) -> float:
     """Seconds between two points of a CIFTI series map; nan when it is not a series in seconds."""
-    if series.series_unit != "SECOND" or not series.series_step > 0:
+    power = series.series_exponent
+    if series.series_unit != "SECOND" or not series.series_step > 0 or abs(power) > MOST_POWER:
         return math.nan
     # Divided by the power, which is exact, so that 720 x 10^-3 is 0.72 to the last digit.
-    step = float(series.series_step / 10.0**-series.series_exponent)
-    return step if step < MOST_SECONDS else math.nan
+    step = float(series.series_step / 10.0**-power)
+    return step if 10.0**-MOST_POWER < step < 10.0**MOST_POWER else math.nan
 
 
 def _scaling(nifti: nib.Nifti2Header) -> tuple[float, float]:
