@@ -1,13 +1,13 @@
-"""An opened run: which vertices its files hold, and their series in blocks; what readers of all formats check first."""
+"""An opened run: which vertices its files hold, and their series in blocks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from parcellation.errors import BadData, InputMissing, ParcellationError
+from parcellation.errors import BadData
 from parcellation.surfaces import Targets, Vertices
 
 BLOCK_BYTES = 1 << 25  # one block as float32: small beside a run, large beside the cost of a call
@@ -60,41 +60,6 @@ class Bold:
             for where, series in part.blocks(index[low:high] - start, block):
                 yield slice(low + where.start, low + where.stop), series
             start += size
-
-
-def first_bytes(path: Path, count: int) -> bytes:
-    """The first bytes of a file that is there and holds data; raises for files that stand in for others."""
-    try:
-        with open(path, "rb") as file:
-            first = file.read(count)
-    except FileNotFoundError:
-        link = ": a link to content that was not fetched (`datalad get`?)" if path.is_symlink() else ": no such file"
-        raise InputMissing(f"{path}{link}") from None
-    except OSError as error:
-        raise BadData(f"{path}: cannot be read: {error.strerror}") from error
-    if first.startswith(b"version https://git-lfs"):
-        raise BadData(f"{path}: a Git LFS pointer, not the data; fetch them with `git lfs pull`")
-    if not first:
-        raise BadData(f"{path}: an empty file; copy it again")
-    return first
-
-
-def parsed(path: Path, read: Callable[[Path], Any]) -> Any:
-    """What a parser makes of a file; it meets arbitrary bytes here and raises whatever they lead it to."""
-    try:
-        return read(path)
-    except ParcellationError:
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())
-        raise BadData(f"{path}: its header or content cannot be read ({said}); copy or convert it again") from error
-
-
-def check_size(path: Path, expected: int) -> None:
-    """Raise BadData for a file that is shorter than its header says; expected: bytes."""
-    size = path.stat().st_size
-    if size < expected:
-        raise BadData(f"{path}: truncated: expected {expected} bytes, as its header says, got {size}; copy it again")
 
 
 def check_stored(path: Path, vertices: int, frames: int, dtype: np.dtype) -> None:

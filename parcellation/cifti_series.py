@@ -16,10 +16,11 @@ import nibabel as nib
 import numpy as np
 from nibabel.cifti2.parse_cifti2 import Cifti2Extension
 
-from parcellation.bold import EXPECTED, Bold, check_size, check_stored, first_bytes, parsed
+from parcellation.bold import EXPECTED, Bold, check_stored
 from parcellation.errors import BadData
 from parcellation.meshes import mesh_of
 from parcellation.parcels import first_vertices, parcels_of
+from parcellation.reading import check_nifti_2, check_size, first_bytes, parsed
 from parcellation.surfaces import Targets, Vertices
 
 GAP_BYTES = 1 << 16  # reading on over a gap this small costs less than a second request to the disk
@@ -93,6 +94,7 @@ def open_cifti(path: Path, space: str | None) -> Bold:
     if offset < 0:
         raise BadData(f"{path}: expected its values at a place in the file, got {offset}; copy it again")
     check_size(path, offset + rows * frames * dtype.itemsize)
+    check_nifti_2(path)
     series, models = parsed(path, _index_maps)
     of_parcels = int(nifti["intent_code"]) == PARCEL_SERIES
     row, vertices, parcels = parsed(path, lambda _: (_parcels if of_parcels else _cortex)(path, models, space))

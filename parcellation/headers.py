@@ -6,6 +6,7 @@ Files of which the size or the end shows that they are cut off are found here to
 import gzip
 import math
 import xml.parsers.expat as expat
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,9 +74,11 @@ def _gifti_shape(path: Path) -> tuple[int, int]:
             parser.ParseFile(file)
     except FileNotFoundError:
         raise InputMissing(f"{path}: no such file") from None
-    except (expat.ExpatError, OSError, EOFError, KeyError, ValueError) as error:
+    except (expat.ExpatError, OSError, EOFError, LookupError, ValueError, zlib.error) as error:
         raise BadData(f"{path}: not a whole GIFTI file ({error}); copy or convert it again") from error
     counts = {vertices for vertices, _ in arrays}
+    if any(frames < 1 for _, frames in arrays):
+        raise BadData(f"{path}: expected frames, got an array of {min(frames for _, frames in arrays)}; copy it again")
     if len(counts) != 1:
         raise BadData(f"{path}: expected one data array a frame, all of one length, got {sorted(counts)}")
     return counts.pop(), sum(frames for _, frames in arrays)

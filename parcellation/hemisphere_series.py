@@ -11,9 +11,11 @@ import numpy as np
 from nibabel.freesurfer.mghformat import MGHHeader
 from nibabel.openers import ImageOpener
 
-from parcellation.bold import EXPECTED, Bold, Part, check_size, check_stored, chopped, first_bytes, parsed
+from parcellation.bold import EXPECTED, Bold, Part, check_stored, chopped
 from parcellation.errors import BadData
+from parcellation.gifti import load_gifti
 from parcellation.meshes import mesh_of
+from parcellation.reading import check_size, first_bytes, parsed
 from parcellation.surfaces import Vertices
 
 SIDES = ("left", "right")
@@ -109,7 +111,7 @@ def _open_mgh(path: Path) -> tuple[Part, int, int, float]:
 
 def _open_gifti(path: Path, side: int) -> tuple[Part, int, int, float]:
     """GIFTI knows no unit of time, so its repetition time is unknown."""
-    image = parsed(path, nib.GiftiImage.from_filename)
+    image = load_gifti(path)
     codes = nib.nifti1.intent_codes
     for kind in NO_SERIES:
         if image.get_arrays_from_intent(codes[kind]):

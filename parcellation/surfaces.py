@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 import yaml
 from scipy import sparse
 
 from parcellation.config import Region, Study
 from parcellation.errors import BadData, InputMissing, UsageError
+from parcellation.gifti import load_gifti
 from parcellation.labels import (
     Labels,
     data_manifest,
@@ -277,9 +277,9 @@ def medial_wall(study: Study, mesh: Mesh) -> Vertices | None:
 def _outside(path: Path, count: int) -> np.ndarray:
     """Vertices where a mask of the cortex is zero."""
     try:
-        mask = np.asarray(nib.load(path).darrays[0].data)
-    except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
-        raise BadData(f"{path}: cannot be read as a GIFTI mask: {error}") from error
+        mask = np.asarray(load_gifti(path).darrays[0].data)
+    except IndexError:
+        raise BadData(f"{path}: expected a mask of {count} vertices, got no data array") from None
     if mask.shape != (count,):
         raise BadData(f"{path}: expected a mask of {count} vertices, got {mask.shape}")
     return np.flatnonzero(mask == 0)
