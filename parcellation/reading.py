@@ -60,10 +60,10 @@ def check_nifti_2(path: Path) -> None:
         (bits,), dims = struct.unpack(f"{order}h", head[14:16]), struct.unpack(f"{order}8q", head[16:80])
         (offset,) = struct.unpack(f"{order}q", head[168:176])
         lengths = dims[1 : 1 + dims[0]] if 0 < dims[0] < 8 else (-1,)
-        if min(lengths) < 0 or offset < 0:
+        if min(lengths) < 0 or offset < 544:
             raise BadData(f"{path}: its header is damaged (lengths {list(dims)}, values at {offset}); copy it again")
         check_size(path, offset + math.prod(lengths) * bits // 8)
-        place = 544
+        place = 544  # after the header and four bytes that say whether extensions follow
         while place + 8 <= offset:
             file.seek(place)
             (length,) = struct.unpack(f"{order}i", file.read(4))

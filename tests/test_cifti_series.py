@@ -238,6 +238,7 @@ def test_vertices_that_cannot_be_are_refused(plain, old, new, words):
         ({"datatype": 1792}, "expected integers or real numbers"),
         ({"datatype": 7}, "cannot be read"),
         ({"vox_offset": -100}, "at a place in the file"),
+        ({"vox_offset": 100}, "its header is damaged"),
         ({"vox_offset": 2**62}, "truncated"),
     ],
 )

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from pipelines.fuzz.worker import SECONDS, Read, Task, digest, work
+from pipelines.fuzz.worker import Read, Task, digest, work
 
-PATIENCE = 3 * SECONDS  # a worker that says nothing for so long hangs in the code of a library
+PATIENCE = 10  # a worker that says nothing for so many limits of an input hangs where it cannot be interrupted
 
 
 @dataclass
@@ -105,7 +105,7 @@ def _look(one: _Running, campaign: Campaign, kept: Path, start: float) -> _Runni
             else:
                 campaign.add(Read(**content[0]), kept, one.path)
         # Starting, with the libraries to be loaded, may take longer than any input.
-        patience = PATIENCE if one.index >= 0 else 10 * PATIENCE
+        patience = PATIENCE * one.task.limit if one.index >= 0 else 300
         if time.monotonic() - one.heard < patience:
             return one
         why = f"no end within {patience:g} s, and no way to interrupt it"

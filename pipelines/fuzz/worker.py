@@ -31,7 +31,10 @@ class Hang(BaseException):
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker does: inputs first, first + step, ... of this seed, until `count` of all or `seconds` are over."""
+    """What a worker does: inputs first, first + step, ... of this seed, until `count` of all or `seconds` are over.
+
+    limit: seconds of a processor that one input may take.
+    """
 
     files: tuple[str, ...]
     readers: str
@@ -41,6 +44,7 @@ class Task:
     step: int
     count: int | None = None
     seconds: float | None = None
+    limit: float = SECONDS
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def work(task: Task, connection) -> None:
     for index, path, original in inputs(task):
         connection.send(("input", index, str(path)))
         for name, read in readers_of(path).items():
-            connection.send(("read", asdict(_read(index, name, read, path, original))))
+            connection.send(("read", asdict(_read(task, index, name, read, path, original))))
     connection.send(("end", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
@@ -107,15 +111,15 @@ def _beside(task: Task, which: int) -> Path:
     return folder / source.name
 
 
-def _read(index: int, name: str, read, path: Path, original: str) -> Read:
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+def _read(task: Task, index: int, name: str, read, path: Path, original: str) -> Read:
+    signal.setitimer(signal.ITIMER_PROF, task.limit)
     try:
         read(path)
     except ParcellationError as error:
         why, place = _hidden(error)
         return Read(index, name, original, False, why, place)
     except Hang:
-        return Read(index, name, original, False, f"no end within {SECONDS:g} s", _place(sys.exc_info()[2]))
+        return Read(index, name, original, False, f"no end within {task.limit:g} s", _place(sys.exc_info()[2]))
     except BaseException as error:
         said = " ".join(str(error).split())[:200]
         return Read(index, name, original, False, f"{type(error).__name__}: {said}", _place(error.__traceback__))
