@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipelines.fuzz.worker import Read, Task, digest, work
 
-PATIENCE = 10  # a worker that says nothing for so many limits of an input hangs where it cannot be interrupted
+PATIENCE = 20  # seconds beyond ten times the limit: a worker that is silent for longer cannot be interrupted
 
 
 @dataclass
@@ -105,7 +105,7 @@ def _look(one: _Running, campaign: Campaign, kept: Path, start: float) -> _Runni
             else:
                 campaign.add(Read(**content[0]), kept, one.path)
         # Starting, with the libraries to be loaded, may take longer than any input.
-        patience = PATIENCE * one.task.limit if one.index >= 0 else 300
+        patience = PATIENCE + 10 * one.task.limit if one.index >= 0 else 300
         if time.monotonic() - one.heard < patience:
             return one
         why = f"no end within {patience:g} s, and no way to interrupt it"
