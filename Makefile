@@ -17,13 +17,14 @@ NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,recovery real frames schemes populations estimators digits gre sbc prepare scale space gap)
-.PHONY: help demo demo-check test test-slow test-slurm workflow lint $(BENCHES) reproduce gpu-check clean
+.PHONY: help demo demo-check test test-slow test-slurm fuzz workflow lint $(BENCHES) reproduce gpu-check clean
 
 help:
 	@echo "make demo              posterior maps of Broca's area from real files, in build/demo"
 	@echo "make demo-check        the BIDS validator on its output, and a picture of its Workbench scene"
 	@echo "make test              style, import contracts, tests"
 	@echo "make test-slow         the long proofs"
+	@echo "make fuzz              damaged files to every reader (MINUTES=10, FILES: more files or folders to damage)"
 	@echo "make test-slurm        the workflow on a Slurm of one node, as root"
 	@echo "make workflow          install Snakemake, which parcellation run calls, into .venv-workflow"
 	@echo "make lint              style and import contracts only"
@@ -63,6 +64,10 @@ test-slow: $(INSTALLED)
 
 test-slurm: $(INSTALLED) $(ENGINE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slurm -rs
+
+MINUTES ?= 10
+fuzz: $(INSTALLED)
+	$(BIN)/python -m pipelines.fuzz --minutes $(MINUTES) --jobs $(WORKERS) $(FILES)
 
 workflow: $(ENGINE)
 

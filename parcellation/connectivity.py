@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
+from parcellation.bold import Bold
 from parcellation.cleaning import Cleaning, check_kept
 from parcellation.errors import BadData
+from parcellation.parcels import as_single_vertices
 from parcellation.surfaces import Targets, Vertices
-from parcellation.timeseries import Bold
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,12 @@ def fingerprints(
     A vertex without signal (not in the file, constant, or not finite in a kept frame) is masked, and left out of its
     target. A vertex inside a target is correlated with the mean of the target's *other* members; where there is none,
     the entry gets the mean over the region's other vertices, which removal of the region's mean turns into 0.
-    Masked vertices change nothing else, to the last bit.
+    Masked vertices change nothing else, to the last bit. Of series of parcels, region and targets are parcels.
 
     Raises BadData when the run is on another mesh, too short, or without signal in the region or in the targets.
     """
     kept = np.ones(bold.frames, bool) if kept is None else np.asarray(kept, bool)
+    targets = targets if bold.parcels is None else as_single_vertices(targets)
     _check(bold, region, targets, cleaning, kept, minimum_frames)
     found = _one_pass(bold, region, targets, kept, smoothing)
     unit_targets, target_mask, cleaned_sums = _unit(found.sums, cleaning, kept)

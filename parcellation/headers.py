@@ -6,6 +6,7 @@ Files of which the size or the end shows that they are cut off are found here to
 import gzip
 import math
 import xml.parsers.expat as expat
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +19,21 @@ GIFTI = (".gii", ".gii.gz")
 
 @dataclass(frozen=True)
 class Header:
-    """A run as its files describe it. frames: time points; repetition_time: seconds, nan where nobody says it."""
+    """A run as its files describe it.
+
+    frames: time points; repetition_time: seconds, nan where nobody says it; parcels: how many, 0 of vertices.
+    """
 
     paths: tuple[Path, ...]
     mesh: Mesh
     frames: int
     repetition_time: float
+    parcels: int = 0
+
+    @property
+    def of(self) -> str:
+        """What the rows are of: the mesh's name, or so many parcels on it."""
+        return f"{self.mesh.name} in {self.parcels} parcels" if self.parcels else self.mesh.name
 
     @property
     def where(self) -> str:
@@ -36,7 +46,8 @@ def read_header(paths: tuple[Path, ...], space: str | None = None, repetition_ti
     if len(paths) == 2 and all(path.name.endswith(GIFTI) for path in paths):
         return _gifti_pair(paths, space, math.nan if repetition_time is None else repetition_time)
     bold = open_bold(paths, space, repetition_time)
-    return Header(bold.paths, bold.vertices.mesh, bold.frames, bold.repetition_time)
+    parcels = 0 if bold.parcels is None else len(bold.parcels.names)
+    return Header(bold.paths, bold.vertices.mesh, bold.frames, bold.repetition_time, parcels)
 
 
 def _gifti_pair(paths: tuple[Path, ...], space: str | None, repetition_time: float) -> Header:
@@ -63,9 +74,11 @@ def _gifti_shape(path: Path) -> tuple[int, int]:
             parser.ParseFile(file)
     except FileNotFoundError:
         raise InputMissing(f"{path}: no such file") from None
-    except (expat.ExpatError, OSError, EOFError, KeyError, ValueError) as error:
+    except (expat.ExpatError, OSError, EOFError, LookupError, ValueError, zlib.error) as error:
         raise BadData(f"{path}: not a whole GIFTI file ({error}); copy or convert it again") from error
     counts = {vertices for vertices, _ in arrays}
+    if any(frames < 1 for _, frames in arrays):
+        raise BadData(f"{path}: expected frames, got an array of {min(frames for _, frames in arrays)}; copy it again")
     if len(counts) != 1:
         raise BadData(f"{path}: expected one data array a frame, all of one length, got {sorted(counts)}")
     return counts.pop(), sum(frames for _, frames in arrays)

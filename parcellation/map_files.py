@@ -25,17 +25,27 @@ CORTEX = ("CIFTI_STRUCTURE_CORTEX_LEFT", "CIFTI_STRUCTURE_CORTEX_RIGHT")
 
 
 @dataclass(frozen=True, eq=False)
+class Parcels:
+    """Of a region of parcels, which vertices show them: `of` is the position in the region of each vertex of the brain,
+    shape (brain vertex,), -1 for none; names: of the parcels, in the region's order."""
+
+    names: tuple[str, ...]
+    of: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Frame:
     """Which vertices a map carries and which of them were parcelled.
 
     brain: cortical vertices of an exported CIFTI, one block a hemisphere; region: the parcelled ones, all of them in
     brain, in the order of every array that is exported; volume: models of voxels that follow the cortex in a CIFTI,
-    where every value is 0. Raises BadData otherwise.
+    where every value is 0; parcels: where the region is of parcels, each by its first vertex. Raises BadData otherwise.
     """
 
     brain: Vertices
     region: Vertices
     volume: BrainModelAxis | None = None
+    parcels: Parcels | None = None
 
     def __post_init__(self):
         if self.brain.mesh != self.region.mesh:
@@ -62,15 +72,24 @@ class Frame:
         order = np.argsort(brain)
         return order[np.searchsorted(brain, _identity(self.region), sorter=order)]
 
+    @cached_property
+    def shown(self) -> Vertices:
+        """The vertices that show a value: the region, or all vertices of its parcels."""
+        return self.region if self.parcels is None else self.brain[self.parcels.of >= 0]
+
+    def on_shown(self, values: np.ndarray) -> np.ndarray:
+        """Values of the region, shape (..., region vertex), as (..., shown vertex)."""
+        return values if self.parcels is None else values[..., self.parcels.of[self.parcels.of >= 0]]
+
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Values of the region, shape (..., region vertex), as (..., brain vertex) with 0 elsewhere."""
         spread = np.zeros((*values.shape[:-1], len(self.brain)), values.dtype)
-        spread[..., self.rows] = values
+        spread[..., self.rows if self.parcels is None else self.parcels.of >= 0] = self.on_shown(values)
         return spread
 
     def spread_mesh(self, values: np.ndarray, hemisphere: int) -> np.ndarray:
         """Values of the region on every mesh vertex of one hemisphere, 0 elsewhere."""
-        return spread_mesh(self.region, values, hemisphere)
+        return spread_mesh(self.shown, self.on_shown(values), hemisphere)
 
 
 def spread_mesh(vertices: Vertices, values: np.ndarray, hemisphere: int) -> np.ndarray:
@@ -202,11 +221,13 @@ class Gifti:
         for key, (name, rgba) in self.networks.table().items():
             table.labels.append(GiftiLabel(key, *rgba))
             table.labels[-1].label = name
-        self._write(path, ".label.gii", {self.seg: keys}, self.frame.region, "NIFTI_INTENT_LABEL", table)
+        shown = {self.seg: self.frame.on_shown(keys)}
+        self._write(path, ".label.gii", shown, self.frame.shown, "NIFTI_INTENT_LABEL", table)
 
     def write_scalars(self, path: Callable[[str, str], Path], maps: Mapping[str, np.ndarray]) -> None:
         """Named maps of the region, each float32 of shape (region vertex,)."""
-        self._write(path, ".func.gii", maps, self.frame.region, "NIFTI_INTENT_NONE", None)
+        shown = {name: self.frame.on_shown(values) for name, values in maps.items()}
+        self._write(path, ".func.gii", shown, self.frame.shown, "NIFTI_INTENT_NONE", None)
 
     def write_cortex(self, path: Callable[[str, str], Path], maps: Mapping[str, np.ndarray]) -> None:
         """Named maps of the brain, each float32 of shape (brain vertex,)."""

@@ -92,12 +92,12 @@ def write_subject(export: Export, posterior) -> None:
     where = f"subject {posterior.subject}"
     label = bids_label(posterior.subject)
     naming, functional = (_subject_naming(export, label, folder) for folder in ("anat", "func"))
-    missing = export.frame.region.number[~posterior.mask], export.frame.region.hemisphere[~posterior.mask]
+    dead = export.frame.shown[~export.frame.on_shown(posterior.mask)]
     facts = {
         "Subject": posterior.subject,
         "Sessions": list(posterior.sessions),
         "Frames": [float(frames) for frames in posterior.frames],
-        "VerticesWithoutData": {name: missing[0][missing[1] == side].tolist() for side, name in enumerate("LR")},
+        "VerticesWithoutData": {name: dead.number[dead.hemisphere == side].tolist() for side, name in enumerate("LR")},
     }
     _write_labels(export, naming, posterior.probability, facts, where)
     _, confidence = shown_labels(posterior.probability)
@@ -108,6 +108,7 @@ def write_subject(export: Export, posterior) -> None:
     }
     _write_scalars(export, naming("stat-uncertainty_boldmap"), maps, UNCERTAINTY, where)
     _write_profiles(export, functional, posterior, where)
+    _write_parcels(export, functional, posterior)
 
 
 def write_population(export: Export, population) -> None:
@@ -127,6 +128,7 @@ def write_population(export: Export, population) -> None:
     }.items():
         _write_scalars(export, naming(f"stat-{stat}_boldmap"), maps, {stat: POPULATION[stat]}, "population")
     _write_profiles(export, naming, population, "population")
+    _write_parcels(export, naming, population)
     _write_profile_maps(export, naming("stat-profile_boldmap"), population)
     description = {
         "Name": f"{export.seg}, {len(export.networks)} networks",
@@ -228,6 +230,22 @@ def _write_profiles(export: Export, naming, posterior, where: str) -> None:
         write_table(path("", ".tsv"), pandas.DataFrame(names | columns))
         described = {"mean": f"{meaning}, in the units of the study's features; mean of the posterior"} | INTERVAL
         write_json(path("", ".json"), {n: {"Description": text} for n, text in described.items()})
+
+
+def _write_parcels(export: Export, naming, posterior) -> None:
+    """Of a region of parcels a table, one row a parcel: its label and the probability of each network."""
+    if export.frame.parcels is None:
+        return
+    names, (keys, confidence) = export.networks.names, shown_labels(posterior.probability)
+    columns = {"parcel": export.frame.parcels.names, "label": [names[key - 1] for key in keys]}
+    columns |= {"confidence": confidence, "entropy": posterior.entropy}
+    columns |= dict(zip(names, np.asarray(posterior.probability, np.float32).T, strict=True))
+    path = naming("stat-parcels_network")
+    write_table(path("", ".tsv"), pandas.DataFrame(columns))
+    meaning = {"parcel": "Name of the parcel in the data", "label": "Most probable network"}
+    meaning |= {"confidence": "Probability of the label", "entropy": "Entropy of the probabilities, in bits"}
+    meaning |= {name: f"Posterior probability of {name}" for name in names}
+    write_json(path("", ".json"), {name: {"Description": text} for name, text in meaning.items()})
 
 
 INTERVAL = {"low": "Lower end of the 90 % credible interval", "high": "Upper end of the 90 % credible interval"}

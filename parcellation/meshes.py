@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, UsageError
+from parcellation.gifti import load_gifti
 
 log = logging.getLogger(__name__)
 
@@ -227,13 +228,14 @@ def read_surface(path: Path, count: int) -> Surface:
     """One hemisphere of a GIFTI or FreeSurfer file of so many vertices; BadData for another or an unreadable one."""
     try:
         if ".gii" in path.suffixes:
-            coordinates, triangles = nib.load(path).agg_data(("pointset", "triangle"))
+            coordinates, triangles = load_gifti(path).agg_data(("pointset", "triangle"))
         else:
             coordinates, triangles = nib.freesurfer.read_geometry(path)
+        coordinates, triangles = np.array(coordinates, np.float64), np.array(triangles, np.int64)
     except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
-        raise BadData(f"{path}: cannot be read as a GIFTI or FreeSurfer surface: {error}") from error
-    coordinates, triangles = np.array(coordinates, np.float64), np.array(triangles, np.int64)
-    if coordinates.shape != (count, 3) or triangles.ndim != 2 or triangles.shape[1] != 3:
+        said = " ".join(str(error).split())
+        raise BadData(f"{path}: cannot be read as a GIFTI or FreeSurfer surface: {said}") from error
+    if coordinates.shape != (count, 3) or triangles.ndim != 2 or triangles.shape[1] != 3 or not len(triangles):
         raise BadData(
             f"{path}: expected a surface of {count} vertices and its triangles, "
             f"got coordinates {coordinates.shape} and triangles {triangles.shape}"

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from parcellation.bold import Bold
 from parcellation.cleaning import Cleaning
 from parcellation.config import Data, Study
 from parcellation.confounds import read_confounds
@@ -20,7 +21,7 @@ from parcellation.surrogates import (
     region_clusters,
     synthetic_source,
 )
-from parcellation.timeseries import Bold, open_bold
+from parcellation.timeseries import open_bold
 
 # A source without a real run lies on fsaverage5, whose surfaces and region come with what is installed.
 SYNTHETIC_MESH = Mesh("fsaverage", (10242, 10242))
@@ -67,6 +68,8 @@ def _source(config: SimulationConfig) -> tuple[Source, np.ndarray, sparse.csr_ar
     study, bold = _study(config), None
     if config.source.paths:
         bold = open_bold(config.source.paths, config.source.space, config.source.repetition_time)
+        if bold.parcels is not None:
+            raise BadData(f"{bold.where}: series of parcels cannot be simulated from; give a dtseries")
     everywhere = bold.vertices if bold else _all_of(SYNTHETIC_MESH)
     series = _series(bold) if bold else None
     live = np.arange(len(everywhere)) if series is None else np.flatnonzero(np.ptp(series, axis=0) > 0)

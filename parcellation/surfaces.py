@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 import yaml
 from scipy import sparse
 
 from parcellation.config import Region, Study
 from parcellation.errors import BadData, InputMissing, UsageError
+from parcellation.gifti import load_gifti
 from parcellation.labels import (
     Labels,
     data_manifest,
@@ -119,7 +119,7 @@ def region_vertices(study: Study, mesh: Mesh, subjects: Sequence[str] | None = N
     Raises UsageError for labels that the label file has not, InputMissing when no source has the region, and BadData
     for a file of another mesh.
     """
-    wanted = _wanted_labels(study.region)
+    wanted = wanted_labels(study.region)
     sides = WANTED[study.region.hemisphere]
     tried = []
     for files in _label_sources(study, mesh, sides, subjects):
@@ -136,7 +136,7 @@ def region_vertices(study: Study, mesh: Mesh, subjects: Sequence[str] | None = N
     raise InputMissing(_no_region(study, mesh, tried))
 
 
-def _wanted_labels(region: Region) -> list[list[str]]:
+def wanted_labels(region: Region) -> list[list[str]]:
     """Sets of labels, of which the first that a source has whole is taken."""
     if region.labels:
         return [region.labels]
@@ -213,7 +213,7 @@ def own_areas(study: Study, region: Vertices) -> tuple[dict[str, np.ndarray], st
     Labels as in `region_vertices`. Where several files have them, as those of an HCP tree's subjects, a vertex has the
     label that most files give it. Raises InputMissing when no source has the labels, and as `read_labels`.
     """
-    wanted = _wanted_labels(study.region)
+    wanted = wanted_labels(study.region)
     if all(len(names) < 2 for names in wanted):
         return None
     sides = WANTED[study.region.hemisphere]
@@ -277,9 +277,9 @@ def medial_wall(study: Study, mesh: Mesh) -> Vertices | None:
 def _outside(path: Path, count: int) -> np.ndarray:
     """Vertices where a mask of the cortex is zero."""
     try:
-        mask = np.asarray(nib.load(path).darrays[0].data)
-    except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
-        raise BadData(f"{path}: cannot be read as a GIFTI mask: {error}") from error
+        mask = np.asarray(load_gifti(path).darrays[0].data)
+    except IndexError:
+        raise BadData(f"{path}: expected a mask of {count} vertices, got no data array") from None
     if mask.shape != (count,):
         raise BadData(f"{path}: expected a mask of {count} vertices, got {mask.shape}")
     return np.flatnonzero(mask == 0)

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from nilearn.signal import clean
 
+from parcellation.bold import Bold
 from parcellation.cleaning import Cleaning, check_kept, cleaner, minutes
 from parcellation.config import Data
 from parcellation.errors import BadData
 from parcellation.surfaces import Mesh, Vertices
-from parcellation.timeseries import Bold
 from tests.fmriprep_tables import fmriprep_table
 
 FRAMES = 120

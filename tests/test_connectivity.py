@@ -8,12 +8,13 @@ from nilearn.signal import clean
 from scipy import sparse
 
 from parcellation import connectivity
+from parcellation.bold import Bold
 from parcellation.cleaning import Cleaning
 from parcellation.confounds import read_confounds
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
 from parcellation.errors import BadData
 from parcellation.surfaces import Mesh, Targets, Vertices
-from parcellation.timeseries import Bold, open_bold
+from parcellation.timeseries import open_bold
 from tests.shared_data import BRAINSPACE, needs_brainspace
 
 MESH = Mesh("fsLR", (4842, 4842))

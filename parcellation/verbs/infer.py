@@ -23,7 +23,7 @@ from parcellation.files import unit_lock, writable_folder, write_text
 from parcellation.interruption import told_to_end
 from parcellation.label_table import Networks, named_networks
 from parcellation.manifest import natural
-from parcellation.map_files import Cifti, Frame, Gifti
+from parcellation.map_files import Cifti, Gifti
 from parcellation.maps import Export, bids_label, write_population, write_subject
 from parcellation.model_file import TrainedModel, load_model
 from parcellation.plates import Observed
@@ -42,7 +42,7 @@ from parcellation.verbs.population import (
     population_model,
     remember,
 )
-from parcellation.verbs.results import shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
+from parcellation.verbs.results import export_frame, shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
 from parcellation.verbs.workspace import GROUP, PARTICIPANT, Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class Inference:
         outputs, volume = self.study.outputs, None
         if outputs.grayordinates == "all":
             volume = volume_of(manifest_of(self.study, self.workspace, Selection()))
-        frame = Frame(self.ground.brain, self.ground.region, volume)
+        frame = export_frame(self.ground, volume)
         gifti = outputs.gifti or frame.region.mesh.space == "fsaverage"
         provenance = {"Draws": outputs.draws} | meaning(self.model) | self.origin.provenance()
         return Export(

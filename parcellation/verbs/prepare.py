@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import sparse
 from tqdm import tqdm
 
+from parcellation.bold import Bold
 from parcellation.cleaning import check_kept, cleaner
 from parcellation.config import Features, Study
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
@@ -19,9 +20,10 @@ from parcellation.files import checksum, writable_folder
 from parcellation.interruption import told_to_end
 from parcellation.manifest import bold_paths, used_paths
 from parcellation.meshes import geometry
+from parcellation.parcels import all_vertices, check_parcels, region_parcels
 from parcellation.store import Store, Unit, input_key
 from parcellation.surfaces import Vertices, region_vertices, smoothing, target_set
-from parcellation.timeseries import Bold, open_bold
+from parcellation.timeseries import open_bold
 from parcellation.verbs.index import manifest_of
 from parcellation.verbs.workspace import (
     GROUP,
@@ -103,18 +105,27 @@ def find_ground(study: Study, workspace: Workspace, frame: pd.DataFrame) -> Grou
     if study.model.file is not None:
         key = {"model": model_header(study.model.file)["numbers"]}
         ground = Ground.from_json(model_header(study.model.file)["details"]["ground"])
-        brain = _with_region(_typical_run(study, frame).vertices, ground.region)
-        ground = Ground(ground.region, ground.targets, brain)
+        if not ground.parcels:
+            brain = _with_region(_typical_run(study, frame).vertices, ground.region)
+            ground = Ground(ground.region, ground.targets, brain)
     else:
         key = ground_key(study)
         if (known := workspace.known_ground(key)) is not None:
             return known
-        bold = _typical_run(study, frame)
-        region = region_vertices(study, bold.vertices.mesh)
-        targets = target_set(study, bold.vertices.mesh, bold.vertices)
-        ground = Ground(region, targets, _with_region(bold.vertices, region))
+        ground = _ground_of(study, _typical_run(study, frame))
     workspace.remember(ground, key)
     return ground
+
+
+def _ground_of(study: Study, bold: Bold) -> Ground:
+    """The ground of a run's vertices; of parcels, those of the region, with all of them as targets."""
+    if bold.parcels is None:
+        region = region_vertices(study, bold.vertices.mesh)
+        targets = target_set(study, bold.vertices.mesh, bold.vertices)
+        return Ground(region, targets, _with_region(bold.vertices, region))
+    if said := study.said("targets"):
+        raise UsageError(f"targets.{min(said)}: in series of parcels all of them are targets; leave this out")
+    return Ground(region_parcels(study, bold.parcels), bold.parcels, all_vertices(bold.parcels), parcels=True)
 
 
 def _typical_run(study: Study, frame: pd.DataFrame) -> Bold:
@@ -235,6 +246,7 @@ class _Maker:
     def _run(self, row: dict[str, str]) -> tuple[Bold, Fingerprint, dict]:
         settings = self.study.data
         bold = _open(self.study, row)
+        check_parcels(bold.where, self.ground.atlas, bold.parcels)
         cleaning, kept = cleaner(settings, bold, row)
         check_kept(bold, cleaning, kept, settings.minimum_frames, settings.minimum_minutes_run)
         one = fingerprints(
@@ -263,6 +275,8 @@ class _Maker:
         fwhm = self.study.data.smoothing_fwhm
         if fwhm is None:
             return None
+        if bold.parcels is not None:
+            raise UsageError(f"data.smoothing_fwhm: {bold.where}: series of parcels have no mesh to be smoothed along")
         key = bold.vertices.digest()
         if key not in self._smoothing:
             self._smoothing = {key: self._weights(bold.vertices, fwhm)}

@@ -53,7 +53,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         reliability=found and found.reliability,
         retest=agreement and agreement.rows(),
         gaps=[gap_row(one.subject, gap) for one in subjects if (gap := run.gap(one)) is not None],
-        anatomy=anatomy(run.study, run.ground.region, population.probability),
+        anatomy=[] if run.ground.parcels else anatomy(run.study, run.ground.region, population.probability),
         training_loss=_losses(run.workspace.model / "training_loss.tsv"),
         settings=run.study.resolved(),
         versions=software_versions(),
@@ -66,8 +66,9 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
 def _summary(run: Inference, subjects: int) -> list[str]:
     trained, details = run.model.details["study"], run.model.details
     region = trained["region"]
+    what = "parcels on" if run.ground.parcels else "vertices of"
     return [
-        f"{region['name'].capitalize()} ({region['hemisphere']} hemisphere, {len(run.ground.region)} vertices of "
+        f"{region['name'].capitalize()} ({region['hemisphere']} hemisphere, {len(run.ground.region)} {what} "
         f"{run.ground.region.mesh.name}) was parcelled into {trained['model']['networks']} networks by its "
         f"connectivity with {len(run.ground.targets.names)} targets, in {subjects} "
         f"subject{'' if subjects == 1 else 's'}.",
@@ -84,6 +85,8 @@ def _both(run: Inference) -> int | str:
 
 def surfaces(run: Inference) -> dict:
     """Inflated surface to paint on, with the folding of the midthickness as relief; None where there is no surface."""
+    if run.ground.parcels:
+        return {"geometry": None, "relief": None}
     mesh = run.ground.region.mesh
     inflated = find_geometry(run.study, mesh, "inflated")
     folded = find_geometry(run.study, mesh, "midthickness")

@@ -14,7 +14,7 @@ from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.figures import WHOLE_SHARE
 from parcellation.files import write_json
-from parcellation.map_files import write_relief, write_surface
+from parcellation.map_files import Frame, Parcels, write_relief, write_surface
 from parcellation.maps import (
     Export,
     bids_label,
@@ -27,6 +27,7 @@ from parcellation.maps import (
 from parcellation.meshes import Surface, find_geometry, neighbours, own_midthickness, vertex_areas
 from parcellation.model_file import TrainedModel
 from parcellation.orientation import orientation
+from parcellation.parcels import first_vertices, parcel_of
 from parcellation.posterior import Posterior
 from parcellation.profile_maps import fill
 from parcellation.rendering import Surface as Shaded
@@ -50,7 +51,7 @@ def find_orientation(study: Study, ground: Ground, model: TrainedModel) -> dict:
     all cohorts have the same names.
     """
     region = ground.region
-    surfaces = None if region.mesh.space == "none" else find_geometry(study, region.mesh)
+    surfaces = None if region.mesh.space == "none" or ground.parcels else find_geometry(study, region.mesh)
     if study.model.networks != 2 or surfaces is None:
         return {}
     maps = _maps(model)
@@ -77,7 +78,8 @@ def find_colours(study: Study, ground: Ground, model: TrainedModel) -> list[list
     None for as few networks as all colours of which do, and where no surface says what lies side by side.
     """
     region, K = ground.region, study.model.networks
-    surfaces = None if region.mesh.space == "none" or len(EIGHT) >= K else find_geometry(study, region.mesh)
+    without = region.mesh.space == "none" or ground.parcels or len(EIGHT) >= K
+    surfaces = None if without else find_geometry(study, region.mesh)
     maps = None if surfaces is None else _maps(model)
     if maps is None:
         return None
@@ -99,6 +101,26 @@ def _areas(surfaces: tuple[Surface, Surface], region: Vertices) -> np.ndarray:
     """mm2 of each vertex of the region."""
     areas = [vertex_areas(surface) for surface in surfaces]
     return np.array([areas[h][n] for h, n in zip(region.hemisphere, region.number, strict=True)])
+
+
+def _areas_in(surfaces: tuple[Surface, Surface], frame: Frame) -> np.ndarray:
+    """mm2 of each vertex of the frame's region, or of each parcel as far as maps show it."""
+    shown = _areas(surfaces, frame.shown)
+    if frame.parcels is None:
+        return shown
+    return np.bincount(frame.on_shown(np.arange(len(frame.region))), shown, minlength=len(frame.region))
+
+
+def export_frame(ground: Ground, volume: BrainModelAxis | None = None) -> Frame:
+    """What exported maps carry, and what of it is parcelled; volume: models of voxels that follow the cortex."""
+    if not ground.parcels:
+        return Frame(ground.brain, ground.region, volume)
+    position = first_vertices(ground.targets).within(ground.region)
+    order = np.argsort(position, kind="stable")[np.sum(position < 0) :]
+    names = tuple(ground.targets.names[k] for k in order)
+    return Frame(
+        ground.brain, ground.region, volume, Parcels(names, parcel_of(ground.brain, ground.targets, ground.region))
+    )
 
 
 def shown_targets(study: Study, ground: Ground) -> np.ndarray:
@@ -141,8 +163,8 @@ def write_scenes(export: Export, participants: Sequence[str]) -> None:
     if not all(path.is_file() for pair in paths.values() for path in pair):
         return
     names = {kind: tuple(path.name for path in pair) for kind, pair in paths.items()}
-    sides = tuple(np.unique(export.frame.region.hemisphere).tolist())
-    medial = len(export.frame.region) > WHOLE_SHARE * sum(mesh.counts[one] for one in sides)
+    sides = tuple(np.unique(export.frame.shown.hemisphere).tolist())
+    medial = len(export.frame.shown) > WHOLE_SHARE * sum(mesh.counts[one] for one in sides)
     stage = Stage(names["inflated"], names["midthickness"], mesh.counts, sides, medial)
     relief, population = relief_path(export.out, mesh).name, population_path(export).name
     subjects = [(name, f"../{subject_path(export, name).relative_to(export.out)}") for name in participants[:EXAMPLES]]
@@ -154,11 +176,11 @@ def write_scenes(export: Export, participants: Sequence[str]) -> None:
 
 def write_sizes(study: Study, export: Export, answers) -> None:
     """Sizes of the networks of every subject: one table for statistics, and what its columns mean."""
-    region, group = export.frame.region, find_geometry(study, export.mesh)
+    group = find_geometry(study, export.mesh)
     tables = []
     for answer in answers:
         surfaces, whose = _measured_on(study, export, answer.subject, group)
-        areas = None if surfaces is None else _areas(surfaces, region)
+        areas = None if surfaces is None else _areas_in(surfaces, export.frame)
         shown = np.asarray(answer.probability, np.float32).argmax(1)
         name = f"sub-{bids_label(answer.subject)}"
         tables.append(network_sizes(name, export.networks.names, shown, answer.label_draws, areas, whose))

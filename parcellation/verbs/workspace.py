@@ -40,11 +40,16 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """What a study stands on: the region, the targets, and the cortical vertices that exported maps carry."""
+    """What a study stands on: the region, the targets, and the cortical vertices that exported maps carry.
+
+    parcels: whether the series are of parcels, which are the targets; the region is some of them, each by its first
+    vertex.
+    """
 
     region: Vertices
     targets: Targets
     brain: Vertices
+    parcels: bool = False
 
     def to_json(self) -> dict:
         """Plain values that `from_json` restores exactly."""
@@ -52,13 +57,19 @@ class Ground:
             "region": vertices_json(self.region),
             "targets": targets_json(self.targets),
             "brain": vertices_json(self.brain),
+            **({"parcels": True} if self.parcels else {}),
         }
 
     @classmethod
     def from_json(cls, content: dict) -> "Ground":
         """The inverse of `to_json`."""
         region, brain = vertices_from_json(content["region"]), vertices_from_json(content["brain"])
-        return cls(region, targets_from_json(content["targets"]), brain)
+        return cls(region, targets_from_json(content["targets"]), brain, content.get("parcels", False))
+
+    @property
+    def atlas(self) -> Targets | None:
+        """The parcels that the series are of; None for series of vertices."""
+        return self.targets if self.parcels else None
 
     @property
     def digest(self) -> str:
