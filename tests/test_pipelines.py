@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -65,6 +66,40 @@ def test_the_graph_of_a_new_cohort_has_no_training(treated, engine, tmp_path):
     assert planned(command("run", study, "--dry-run")) == rules | {"total": sum(rules.values())}
 
 
+ODD = """it's a "study" of $HOME"""
+# In place of Python: writes down what it is called with, an argument a line, and makes what the graph waits for.
+SPY = r"""#!/bin/sh
+here=$(dirname "$0")
+printf '%s\n' "$@" >> "$here/called"
+case "$*" in
+  *"infer "*"--level group"*) echo CITATION.md > "$here/work/deliverables.txt"; mkdir -p "$here/results"; : > "$here/results/CITATION.md";;
+  *"parcellation report"*) : > "$here/results/report.html";;
+esac
+"""
+
+
+def test_paths_may_have_spaces_and_quotes(tmp_path, engine, monkeypatch):
+    folder = Folder(tmp_path / ODD)
+    rows = [{"subject": name, "session": "1", "run": "1", "bold": f"{name} it's.dtseries.nii"} for name in ("a", "b")]
+    for row in rows:
+        replace(folder.path / row["bold"], b"not read by a plan")
+    pd.DataFrame(rows).to_csv(folder.path / "manifest.tsv", sep="\t", index=False)
+    base = {"name": "odd", "data": {"layout": "manifest", "manifest": "manifest.tsv"}}
+    study = folder.write_study("study it's.yaml", base=base, cluster={"snakemake": engine["snakemake"]})
+    replace(folder.path / "spy", SPY.encode())
+    (folder.path / "spy").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder.path / "spy"))
+    assert "finished" in command("run", study, "--jobs", 2)
+    called = (folder.path / "called").read_text(encoding="utf-8").split("-m\nparcellation\n")[1:]
+    assert sorted(one.split("\n")[0] for one in called) == sorted(
+        ["index", "prepare", "prepare", "prepare", "train", "infer", "infer", "report"]
+    )
+    assert all(one.startswith(f"{one.split()[0]}\n{study}\n-v\n-w\n{folder.path / 'work'}\n") for one in called)
+    assert planned(command("run", study, "--dry-run")) == {}
+    braces = folder.write_study(base=base, cluster={"snakemake": engine["snakemake"]}, outputs={"work": "a{b}"})
+    assert "without braces" in command("run", braces, code=64)
+
+
 @pytest.mark.slow
 def test_a_thousand_subjects_are_planned(tmp_path, engine):
     names = [f"s{number:04d}" for number in range(1000)]
@@ -90,7 +125,9 @@ def test_the_whole_way_on_this_machine(fresh, finished, engine):
     said_of = fresh.path / "work/workflow/said"
     wait_for(lambda: len(list(said_of.glob("prepare/*"))) > 1, 120)
     run.send_signal(signal.SIGTERM)
+    told = time.monotonic()
     text, _ = run.communicate(timeout=60)
+    assert time.monotonic() - told < 10
     assert run.returncode == 75, text
     assert "the same command continues" in text
     assert not fresh.half_written()
