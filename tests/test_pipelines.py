@@ -1,6 +1,5 @@
-"""The graph of jobs with a real Snakemake, on this machine and in a Slurm of one node; skipped where they are not."""
+"""The graph of jobs with a real Snakemake, on this machine; skipped where there is none. On Slurm: test_slurm.py."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -11,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.slurm import one_node, said, wait_for
-from tests.studies import PATIENTS, ROOT, Folder, command, contents, process, replace
+from tests.slurm import wait_for
+from tests.studies import PATIENTS, Folder, command, contents, process, replace
 
 
 def engines() -> list[Path]:
@@ -29,20 +28,6 @@ def engine() -> dict:
         # It has an environment of its own, which `make test` does not make; CI makes it first.
         pytest.skip("needs Snakemake: make .venv-workflow/.installed")
     return {"snakemake": str(engines()[0]), "subjects_per_job": 2}
-
-
-@pytest.fixture
-def slurm(tmp_path) -> dict:
-    """The same with Slurm's plugin, while a Slurm of one node is up."""
-    for path in engines():
-        code = "import snakemake_executor_plugin_slurm"
-        if subprocess.run([path.parent / "python", "-c", code], capture_output=True).returncode == 0:
-            (tmp_path / "slurm").mkdir()
-            with one_node(tmp_path / "slurm"):
-                yield {"snakemake": str(path), "subjects_per_job": 2}
-            return
-    # The same environment: a user who runs on one machine may have Snakemake without the plugin.
-    pytest.skip("needs Snakemake with its Slurm plugin")
 
 
 def planned(text: str) -> dict[str, int]:
@@ -72,7 +57,10 @@ SPY = r"""#!/bin/sh
 here=$(dirname "$0")
 printf '%s\n' "$@" >> "$here/called"
 case "$*" in
-  *"infer "*"--level group"*) echo CITATION.md > "$here/work/deliverables.txt"; mkdir -p "$here/results"; : > "$here/results/CITATION.md";;
+  *"infer "*"--level group"*)
+    echo a.tsv > "$here/work/deliverables.txt"
+    mkdir "$here/results"
+    : > "$here/results/a.tsv";;
   *"parcellation report"*) : > "$here/results/report.html";;
 esac
 """
@@ -152,41 +140,3 @@ def test_the_whole_way_on_this_machine(fresh, finished, engine):
     assert times == sorted(times)
     assert contents(fresh.results) == before
     assert planned(command("run", study, "--dry-run")) == {}
-
-
-@pytest.mark.slurm
-def test_a_run_through_slurm_survives_what_a_cluster_does(fresh, slurm, tmp_path):
-    """A bad subject, a second start, the leader killed, the training's time up; then the same command finishes."""
-    shutil.rmtree(fresh.path / "HCP/sim04")
-    replace(fresh.run_file("sim05"), fresh.run_file("sim05").read_bytes()[:400])
-    training = {"steps": 600, "checkpoint_every": 10}
-    study = fresh.write_study(cluster=slurm | {"train": {"retries": 0, "gpus": 1}}, training=training)
-    profile = tmp_path / "profile"
-    text = (ROOT / "pipelines/profiles/slurm/config.yaml").read_text(encoding="utf-8")
-    replace(profile / "config.yaml", text.replace("checks: 20", "checks: 2").replace("wait: 60", "wait: 10").encode())
-    checkpoint = fresh.path / "work/model/checkpoint.safetensors"
-
-    run = process("run", study, "--profile", profile)
-    wait_for(checkpoint.exists, 900)
-    assert "under way" in command("run", study, "--profile", profile, code=75)
-    (leader,) = (path for path in Path(f"/proc/{run.pid}/task/{run.pid}").glob("children"))
-    for pid in [run.pid, *map(int, leader.read_text().split())]:
-        os.kill(pid, signal.SIGKILL)
-    run.communicate()
-    (job,) = said("squeue", "--noheader", "--format=%A").split()
-    assert job in command("run", study, "--profile", profile, code=75)
-    assert "gpu:1" in said("scontrol", "show", "job", job)
-    # As Slurm does before a job's time is up.
-    subprocess.run(["scancel", "--signal=TERM", job], check=True)
-    wait_for(lambda: not said("squeue", "--noheader", "--format=%A"), 60)
-    assert "exit code 75" in (fresh.path / "work/workflow/logs/train.log").read_text(encoding="utf-8")
-    assert not fresh.model.exists()
-
-    assert "finished" in command("run", study, "--profile", profile)
-    assert {path.name for path in fresh.results.glob("sub-*")} == {"sub-sim01", "sub-sim02", "sub-sim03"}
-    assert "subject sim05, session 1" in (fresh.results / "report.html").read_text(encoding="utf-8")
-    assert not fresh.half_written()
-    interrupted = fresh.model.read_bytes()
-    shutil.rmtree(fresh.path / "work/model")
-    command("train", study)
-    assert fresh.model.read_bytes() == interrupted

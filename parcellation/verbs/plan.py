@@ -91,7 +91,9 @@ def _command(study: Study, verb: str, file: Path) -> str:
     gpus = study.cluster.train.gpus if verb == "train" else 0
     start = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus), "-m"] if gpus > 1 else []
     model = ["--model", str(study.model.file)] if study.model.file and verb != "index" else []
-    return shlex.join(["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", *start, "parcellation", verb, str(file), *model])
+    return shlex.join(
+        ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", *start, "parcellation", verb, str(file), *model]
+    )
 
 
 def _jobs(study: Study) -> dict[str, dict]:
