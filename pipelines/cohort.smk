@@ -94,6 +94,8 @@ rule prepared:
         said("prepared"),
     log:
         log_of("prepared"),
+    threads: PLAN["jobs"]["report"]["cpus"]
+    retries: again("report")
     resources:
         **asks("report"),
     shell:

@@ -1,5 +1,6 @@
 """The graph of jobs with a real Snakemake, on this machine; skipped where there is none. On Slurm: test_slurm.py."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from parcellation.config import load_study
+from parcellation.verbs.run import _environment, _snakemake, _write_plan
 from tests.slurm import wait_for
 from tests.studies import PATIENTS, Folder, command, contents, process, replace
 
@@ -49,6 +52,31 @@ def test_the_graph_of_a_new_cohort_has_no_training(treated, engine, tmp_path):
     study = treated.write_study("more.yaml", PATIENTS, cluster=engine, outputs={"work": str(tmp_path / "work")})
     rules = {name: count for name, count in RULES.items() if name != "train"} | {"prepare": 3, "infer": 2}
     assert planned(command("run", study, "--dry-run")) == rules | {"total": sum(rules.values())}
+
+
+ASKED = {"prepare": (1111, 11, 1), "train": (2222, 22, 2), "infer": (3333, 33, 3), "report": (4444, 44, 4)}
+# The rules that ask for what a job of the study says.
+JOBS = {"prepare": "prepare", "train": "train", "infer": "infer"} | dict.fromkeys(("prepared", "population"), "report")
+
+
+def test_each_rule_asks_for_what_the_study_says(fresh, engine, tmp_path):
+    jobs = {name: dict(zip(("memory", "minutes", "cpus"), asked, strict=True)) for name, asked in ASKED.items()}
+    jobs["train"] |= {"gpus": 1, "partition": "gpu"}
+    study = fresh.write_study(cluster=engine | jobs | {"partition": "short", "account": "brain"})
+    _write_plan(tmp_path, study, load_study(study), False, "fixed", None)
+    dry = [*_snakemake(Path(engine["snakemake"]), "Snakefile"), "--dry-run", "--cores", "8"]
+    text = subprocess.run(dry, cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=True).stdout
+    blocks = re.findall(r"^(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", text, re.MULTILINE)
+    found = {name: block for name, block in blocks if name in JOBS or name == "report"}
+    assert found.keys() == {*JOBS, "report"}
+    for name, block in found.items():
+        memory, minutes, cpus = ASKED[JOBS.get(name, name)]
+        said = dict(pair.split("=") for pair in re.search("resources: (.*)", block)[1].split(", "))
+        assert (said["mem_mb"], said["runtime"], said["slurm_account"]) == (str(memory), str(minutes), "brain")
+        assert said["slurm_partition"] == ("gpu" if name == "train" else "short")
+        assert said.get("gpu") == ("1" if name == "train" else None)
+        assert f"threads: {cpus}" in block or cpus == 1
+        assert "log: logs/" in block
 
 
 ODD = """it's a "study" of $HOME"""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.slurm import one_node, said, wait_for
 from tests.studies import ROOT, Folder, command, contents, process, replace
-from tests.test_pipelines import ODD, engines
+from tests.test_pipelines import engines
 
 pytestmark = pytest.mark.slurm
 LONGEST = 600  # seconds that are waited for a job
@@ -89,8 +89,8 @@ def test_a_run_survives_a_bad_subject_a_killed_leader_and_the_end_of_its_time(fr
 
 
 def test_a_training_is_requeued_and_cancelled_and_goes_on_each_time(fresh, cluster, profile, tmp_path):
-    """Slurm starts the job again; then it is cancelled, and the run sends it again. All in a folder with odd letters."""
-    folder = Folder(fresh.path.rename(tmp_path / ODD))
+    """Slurm starts the job again; then it is cancelled, and the run sends it again; in a folder with an odd name."""
+    folder = Folder(fresh.path.rename(tmp_path / "it's a study; of two & more"))
     for name in ("sim03", "sim04", "sim05"):
         shutil.rmtree(folder.path / "HCP" / name)
     training = {"steps": 600, "checkpoint_every": 10, "subjects": ["sim01", "sim02"]}
@@ -121,7 +121,7 @@ def test_a_training_is_requeued_and_cancelled_and_goes_on_each_time(fresh, clust
 def test_subjects_are_prepared_by_the_tasks_of_a_job_array(fresh, cluster, finished):
     command("index", fresh.study)
     python = f"env PYTHONPATH={ROOT} OMP_NUM_THREADS=1 {sys.executable} -m parcellation"
-    task = f"{python} prepare '{fresh.study}' --part $SLURM_ARRAY_TASK_ID/3"
+    task = f"exec {python} prepare '{fresh.study}' --part $SLURM_ARRAY_TASK_ID/3"
     options = ["--array=1-3", "--wait", "--mem=1000", f"--output={fresh.path}/task-%a.txt"]
     subprocess.run(["sbatch", *options, "--wrap", task], check=True, capture_output=True, timeout=LONGEST)
     told = [(fresh.path / f"task-{task}.txt").read_text(encoding="utf-8") for task in (1, 2, 3)]
