@@ -34,9 +34,9 @@ def cluster(tmp_path_factory) -> Iterator[dict]:
 
 @pytest.fixture
 def profile(tmp_path) -> Path:
-    """The profile for Slurm, less patient."""
+    """The profile for Slurm, less patient; a job takes some seconds, and who asks too early asks again ten later."""
     text = (ROOT / "pipelines/profiles/slurm/config.yaml").read_text(encoding="utf-8")
-    text = text.replace("checks: 20", "checks: 2").replace("wait: 60", "wait: 10")
+    text = text.replace("checks: 20", "checks: 7").replace("wait: 60", "wait: 10")
     replace(tmp_path / "profile/config.yaml", text.encode())
     return tmp_path / "profile"
 

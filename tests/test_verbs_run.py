@@ -259,6 +259,20 @@ def test_what_is_told_to_end_waits_for_what_it_has_started(tmp_path, monkeypatch
     assert not (tmp_path / "late").exists()
 
 
+def test_what_is_told_to_end_while_it_starts_something_ends_that_too(tmp_path, monkeypatch):
+    plain, started = subprocess.Popen, []
+
+    def start(*arguments, **options):
+        started.append(plain(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with open(tmp_path / "lock", "w") as lock, pytest.raises(KeyboardInterrupt), interruptible():
+        _follow(["sleep", "60"], tmp_path, lock.fileno())
+    assert started[0].returncode == -signal.SIGINT
+
+
 def changed(study: Path, folder: Path) -> set[str]:
     """Settings files that writing them anew changes."""
     before = snapshot(folder / "settings")

@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from parcellation import errors
@@ -200,15 +201,33 @@ def _follow(command: list[str], folder: Path, lock: int) -> int:
     It has a process group of its own, so that it is us who pass an interruption on, once.
     """
     log.info("%s", " ".join(command))
-    process = subprocess.Popen(command, cwd=folder, env=_environment(), pass_fds=[lock], start_new_session=True)
+    with _undisturbed() as listen:
+        process = subprocess.Popen(
+            command, cwd=folder, env=_environment(), pass_fds=[lock], start_new_session=True, preexec_fn=listen
+        )
+        try:
+            listen()
+            return process.wait()
+        except KeyboardInterrupt:
+            heard()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            process.wait()
+            raise Stopped("run stopped; what was finished is kept, the same command continues") from None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[Callable[[], object]]:
+    """Signals to end are kept until the function that this yields is called, at the latest until the end.
+
+    One that came while a process is being started would leave it to itself.
+    """
+    listen = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     try:
-        return process.wait()
-    except KeyboardInterrupt:
-        heard()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        process.wait()
-        raise Stopped("run stopped; what was finished is kept, the same command continues") from None
+        yield listen
+    finally:
+        listen()
 
 
 def _failure(folder: Path, started: float) -> ParcellationError:
