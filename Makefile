@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test is marked for this yet"; }
 
 .DEFAULT_GOAL := help
-BENCHES := $(addprefix bench-,recovery real frames schemes populations estimators digits gre sbc prepare scale space gap)
+BENCHES := $(addprefix bench-,recovery real frames schemes populations estimators digits gre sbc prepare scale expected space gap)
 .PHONY: help demo demo-check test test-slow test-slurm fuzz workflow lint $(BENCHES) reproduce gpu-check clean
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make bench-space       smooth maps and smooth deviations of subjects from them, beside free maps"
 	@echo "make bench-prepare     time and memory of preparing a run of real size, beside reading it"
 	@echo "make bench-scale       time and memory of training and inference, from 50 to 1000 subjects and the whole cortex"
+	@echo "make bench-expected    what a study of 10, 100, 1000 subjects needs, from what those two measured"
 	@echo "make bench-gap         the amortization gap, and what refinement closes of it at which price"
 	@echo "make reproduce         the paper's experiments, judged against the exact evidence (SIZE=small or full)"
 	@echo "make gpu-check         the tests that need a CUDA device"

@@ -27,6 +27,7 @@ from parcellation.surfaces import Vertices
 CUTS = 1999  # with the observed one 2000: a p-value is known to .005 where it is .05
 SIGNIFICANT = 0.05
 MOST_VERTICES = 6000  # all distances are kept: 144 MB of float32
+BLOCK = 500  # vertices whose distances to all others are found at once
 LEAST_SHARE = 0.05  # of the region: an area with less only touches it
 
 
@@ -107,7 +108,10 @@ def region_distances(surfaces: Sequence[Surface], region: Vertices) -> np.ndarra
         if len(own) and len(other):
             length, nearest = cKDTree(points[other]).query(points[own])
             graph[own, other[nearest]] = np.maximum(length, np.finfo(np.float32).tiny)
-    return dijkstra(_joined(graph.tocsr(), points), directed=False).astype(np.float32)
+    whole = _joined(graph.tocsr(), points)
+    # In blocks, between which a signal to end is heard: all at once take many seconds, in float64.
+    blocks = [np.arange(len(region))[start : start + BLOCK] for start in range(0, len(region), BLOCK)]
+    return np.concatenate([dijkstra(whole, directed=False, indices=one).astype(np.float32) for one in blocks])
 
 
 def _joined(graph: sparse.csr_array, points: np.ndarray) -> sparse.csr_array:

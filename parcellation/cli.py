@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 # Options of one verb alone.
 MORE = {
-    "prepare": ("level",),
+    "prepare": ("level", "part"),
     "infer": ("population", "refinement", "level"),
     "diagnose": ("everybody",),
     "networks": ("numbers",),
@@ -131,6 +131,19 @@ def _level_argument(verb: argparse.ArgumentParser) -> None:
 def _prepare_arguments(verb: argparse.ArgumentParser) -> None:
     _study_argument(verb)
     _level_argument(verb)
+    verb.add_argument(
+        "--part",
+        type=_part,
+        metavar="K/N",
+        help="only the K-th of N parts of the subjects, as a task of a job array does; implies --level participant",
+    )
+
+
+def _part(text: str) -> tuple[int, int]:
+    numbers = text.split("/")
+    if len(numbers) != 2 or not all(map(str.isdecimal, numbers)) or not 1 <= int(numbers[0]) <= int(numbers[1]):
+        raise argparse.ArgumentTypeError(f"expected K/N with K from 1 to N, such as 3/20, got {text!r}")
+    return int(numbers[0]), int(numbers[1])
 
 
 def _run_arguments(verb: argparse.ArgumentParser) -> None:

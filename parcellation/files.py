@@ -12,6 +12,8 @@ from pathlib import Path
 
 from parcellation.errors import CannotWrite, FileFailure
 
+PART = ".part-"  # how the names of files begin that are not whole yet
+
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
@@ -25,7 +27,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The name keeps its suffixes: nibabel and others choose a format by them.
-        handle, name = tempfile.mkstemp(prefix=f".part-{os.getpid()}-", suffix="-" + path.name, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f"{PART}{os.getpid()}-", suffix="-" + path.name, dir=path.parent)
         os.close(handle)
         temporary = Path(name)
         yield temporary

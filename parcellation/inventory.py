@@ -18,6 +18,7 @@ from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.files import write_text
 from parcellation.findings import Finding, natural
 from parcellation.headers import Header, read_header
+from parcellation.interruption import told_to_end
 from parcellation.manifest import bold_paths
 
 # Kinds of findings for which a run cannot be used.
@@ -69,6 +70,8 @@ def _look(data: Data, row: dict[str, str], facts: dict) -> list[tuple[str, str]]
             # Which of two spaces it is does not change how much there is.
             faults, header = [(SPACE, str(error))], read_header(paths, "fsaverage", time)
     except (BadData, InputMissing) as error:
+        if told_to_end():
+            raise
         return [(UNREADABLE, str(error))]
     facts |= {"frames": header.frames, "repetition_time": header.repetition_time}
     return faults + _count(data, row, header, facts)
@@ -78,6 +81,8 @@ def _count(data: Data, row: dict[str, str], header: Header, facts: dict) -> list
     try:
         cleaning, kept = cleaner(data, header, row)
     except (BadData, InputMissing) as error:
+        if told_to_end():
+            raise
         return [(UNCLEANED, str(error))]
     try:
         check_kept(header, cleaning, kept, data.minimum_frames, data.minimum_minutes_run)

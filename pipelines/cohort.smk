@@ -1,23 +1,24 @@
 # A new cohort with a model that is there: index, prepare, infer, report. `parcellation run` writes the plan that this
 # is the graph of, and starts it. One rule is one verb of the command line; what a verb says is the rule's output, since
 # verbs take care of their own files: whole or not there, and left as they are when nothing changed. The date makes each
-# answer another one: a small file of equal content is one that has not changed, to Snakemake.
-PLAN, OUT = config, config["folder"]
+# answer another one: a small file of equal content is one that has not changed, to Snakemake. Files of the workflow
+# have paths relative to its folder, which is the working folder: a path of the user's may have any character.
+PLAN = config
 VERBS = {name: f"exec {PLAN['command'][name]} {PLAN['options']}" for name in PLAN["command"]}
 VERBS["infer"] += f" {PLAN['inference']}"
 STRICT = "--strict" if PLAN["strict"] else ""
 
 
 def said(name):
-    return f"{OUT}/said/{name}.txt"
+    return f"said/{name}.txt"
 
 
 def log_of(name):
-    return f"{OUT}/logs/{name}.log"
+    return f"logs/{name}.log"
 
 
 def settings_of(name):
-    return f"{OUT}/settings/{name}.json"
+    return f"settings/{name}.json"
 
 
 def asks(job):
@@ -67,7 +68,7 @@ rule index:
     log:
         log_of("index"),
     shell:
-        "date > {output}; {VERBS[index]} >> {output} 2> {log}"
+        "date > {output:q}; {VERBS[index]} >> {output:q} 2> {log:q}"
 
 
 rule prepare:
@@ -83,7 +84,7 @@ rule prepare:
     resources:
         **asks("prepare"),
     shell:
-        "date > {output}; {VERBS[prepare]} --level participant --participant-label {wildcards.subject} >> {output} 2> {log}"
+        "date > {output:q}; {VERBS[prepare]} --level participant --participant-label {wildcards.subject:q} >> {output:q} 2> {log:q}"
 
 
 rule prepared:
@@ -93,10 +94,12 @@ rule prepared:
         said("prepared"),
     log:
         log_of("prepared"),
+    threads: PLAN["jobs"]["report"]["cpus"]
+    retries: again("report")
     resources:
         **asks("report"),
     shell:
-        "date > {output}; {VERBS[prepare]} --level group {STRICT} >> {output} 2> {log}"
+        "date > {output:q}; {VERBS[prepare]} --level group {STRICT} >> {output:q} 2> {log:q}"
 
 
 rule infer:
@@ -115,7 +118,7 @@ rule infer:
     resources:
         **asks("infer"),
     shell:
-        "date > {output}; {VERBS[infer]} --level participant --participant-label {params.subjects} >> {output} 2> {log}"
+        "date > {output:q}; {VERBS[infer]} --level participant --participant-label {params.subjects:q} >> {output:q} 2> {log:q}"
 
 
 checkpoint population:
@@ -131,7 +134,7 @@ checkpoint population:
     resources:
         **asks("report"),
     shell:
-        "date > {output.said}; {VERBS[infer]} --level group {STRICT} >> {output.said} 2> {log}"
+        "date > {output.said:q}; {VERBS[infer]} --level group {STRICT} >> {output.said:q} 2> {log:q}"
 
 
 rule report:
@@ -148,4 +151,4 @@ rule report:
     resources:
         **asks("report"),
     shell:
-        "date > {output.said}; {VERBS[report]} >> {output.said} 2> {log}"
+        "date > {output.said:q}; {VERBS[report]} >> {output.said:q} 2> {log:q}"

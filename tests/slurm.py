@@ -102,9 +102,9 @@ def said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout
 
 
-def wait_for(found, timeout: float) -> None:
-    """Wait until a condition holds."""
+def wait_for(found, timeout: float, often: float = 0.2) -> None:
+    """Wait until a condition holds; all times in seconds."""
     end = time.monotonic() + timeout
     while not found():
         assert time.monotonic() < end, "waited too long"
-        time.sleep(0.2)
+        time.sleep(often)

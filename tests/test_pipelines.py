@@ -1,17 +1,20 @@
-"""The graph of jobs with a real Snakemake, on this machine and in a Slurm of one node; skipped where they are not."""
+"""The graph of jobs with a real Snakemake, on this machine; skipped where there is none. On Slurm: test_slurm.py."""
 
-import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.slurm import one_node, said, wait_for
-from tests.studies import PATIENTS, ROOT, Folder, command, contents, process, replace
+from parcellation.config import load_study
+from parcellation.verbs.run import _environment, _snakemake, _write_plan
+from tests.slurm import wait_for
+from tests.studies import PATIENTS, Folder, command, contents, process, replace
 
 
 def engines() -> list[Path]:
@@ -28,20 +31,6 @@ def engine() -> dict:
         # It has an environment of its own, which `make test` does not make; CI makes it first.
         pytest.skip("needs Snakemake: make .venv-workflow/.installed")
     return {"snakemake": str(engines()[0]), "subjects_per_job": 2}
-
-
-@pytest.fixture
-def slurm(tmp_path) -> dict:
-    """The same with Slurm's plugin, while a Slurm of one node is up."""
-    for path in engines():
-        code = "import snakemake_executor_plugin_slurm"
-        if subprocess.run([path.parent / "python", "-c", code], capture_output=True).returncode == 0:
-            (tmp_path / "slurm").mkdir()
-            with one_node(tmp_path / "slurm"):
-                yield {"snakemake": str(path), "subjects_per_job": 2}
-            return
-    # The same environment: a user who runs on one machine may have Snakemake without the plugin.
-    pytest.skip("needs Snakemake with its Slurm plugin")
 
 
 def planned(text: str) -> dict[str, int]:
@@ -63,6 +52,68 @@ def test_the_graph_of_a_new_cohort_has_no_training(treated, engine, tmp_path):
     study = treated.write_study("more.yaml", PATIENTS, cluster=engine, outputs={"work": str(tmp_path / "work")})
     rules = {name: count for name, count in RULES.items() if name != "train"} | {"prepare": 3, "infer": 2}
     assert planned(command("run", study, "--dry-run")) == rules | {"total": sum(rules.values())}
+
+
+ASKED = {"prepare": (1111, 11, 1), "train": (2222, 22, 2), "infer": (3333, 33, 3), "report": (4444, 44, 4)}
+# The rules that ask for what a job of the study says.
+JOBS = {"prepare": "prepare", "train": "train", "infer": "infer"} | dict.fromkeys(("prepared", "population"), "report")
+
+
+def test_each_rule_asks_for_what_the_study_says(fresh, engine, tmp_path):
+    jobs = {name: dict(zip(("memory", "minutes", "cpus"), asked, strict=True)) for name, asked in ASKED.items()}
+    jobs["train"] |= {"gpus": 1, "partition": "gpu"}
+    study = fresh.write_study(cluster=engine | jobs | {"partition": "short", "account": "brain"})
+    _write_plan(tmp_path, study, load_study(study), False, "fixed", None)
+    dry = [*_snakemake(Path(engine["snakemake"]), "Snakefile"), "--dry-run", "--cores", "8"]
+    text = subprocess.run(dry, cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=True).stdout
+    blocks = re.findall(r"^(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", text, re.MULTILINE)
+    found = {name: block for name, block in blocks if name in JOBS or name == "report"}
+    assert found.keys() == {*JOBS, "report"}
+    for name, block in found.items():
+        memory, minutes, cpus = ASKED[JOBS.get(name, name)]
+        said = dict(pair.split("=") for pair in re.search("resources: (.*)", block)[1].split(", "))
+        assert (said["mem_mb"], said["runtime"], said["slurm_account"]) == (str(memory), str(minutes), "brain")
+        assert said["slurm_partition"] == ("gpu" if name == "train" else "short")
+        assert said.get("gpu") == ("1" if name == "train" else None)
+        assert f"threads: {cpus}" in block or cpus == 1
+        assert "log: logs/" in block
+
+
+ODD = """it's a "study" of $HOME"""
+# In place of Python: writes down what it is called with, an argument a line, and makes what the graph waits for.
+SPY = r"""#!/bin/sh
+here=$(dirname "$0")
+printf '%s\n' "$@" >> "$here/called"
+case "$*" in
+  *"infer "*"--level group"*)
+    echo a.tsv > "$here/work/deliverables.txt"
+    mkdir "$here/results"
+    : > "$here/results/a.tsv";;
+  *"parcellation report"*) : > "$here/results/report.html";;
+esac
+"""
+
+
+def test_paths_may_have_spaces_and_quotes(tmp_path, engine, monkeypatch):
+    folder = Folder(tmp_path / ODD)
+    rows = [{"subject": name, "session": "1", "run": "1", "bold": f"{name} it's.dtseries.nii"} for name in ("a", "b")]
+    for row in rows:
+        replace(folder.path / row["bold"], b"not read by a plan")
+    pd.DataFrame(rows).to_csv(folder.path / "manifest.tsv", sep="\t", index=False)
+    base = {"name": "odd", "data": {"layout": "manifest", "manifest": "manifest.tsv"}}
+    study = folder.write_study("study it's.yaml", base=base, cluster={"snakemake": engine["snakemake"]})
+    replace(folder.path / "spy", SPY.encode())
+    (folder.path / "spy").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder.path / "spy"))
+    assert "finished" in command("run", study, "--jobs", 2)
+    called = (folder.path / "called").read_text(encoding="utf-8").split("-m\nparcellation\n")[1:]
+    assert sorted(one.split("\n")[0] for one in called) == sorted(
+        ["index", "prepare", "prepare", "prepare", "train", "infer", "infer", "report"]
+    )
+    assert all(one.startswith(f"{one.split()[0]}\n{study}\n-v\n-w\n{folder.path / 'work'}\n") for one in called)
+    assert planned(command("run", study, "--dry-run")) == {}
+    braces = folder.write_study(base=base, cluster={"snakemake": engine["snakemake"]}, outputs={"work": "a{b}"})
+    assert "without braces" in command("run", braces, code=64)
 
 
 @pytest.mark.slow
@@ -90,7 +141,9 @@ def test_the_whole_way_on_this_machine(fresh, finished, engine):
     said_of = fresh.path / "work/workflow/said"
     wait_for(lambda: len(list(said_of.glob("prepare/*"))) > 1, 120)
     run.send_signal(signal.SIGTERM)
+    told = time.monotonic()
     text, _ = run.communicate(timeout=60)
+    assert time.monotonic() - told < 10
     assert run.returncode == 75, text
     assert "the same command continues" in text
     assert not fresh.half_written()
@@ -115,41 +168,3 @@ def test_the_whole_way_on_this_machine(fresh, finished, engine):
     assert times == sorted(times)
     assert contents(fresh.results) == before
     assert planned(command("run", study, "--dry-run")) == {}
-
-
-@pytest.mark.slurm
-def test_a_run_through_slurm_survives_what_a_cluster_does(fresh, slurm, tmp_path):
-    """A bad subject, a second start, the leader killed, the training's time up; then the same command finishes."""
-    shutil.rmtree(fresh.path / "HCP/sim04")
-    replace(fresh.run_file("sim05"), fresh.run_file("sim05").read_bytes()[:400])
-    training = {"steps": 600, "checkpoint_every": 10}
-    study = fresh.write_study(cluster=slurm | {"train": {"retries": 0, "gpus": 1}}, training=training)
-    profile = tmp_path / "profile"
-    text = (ROOT / "pipelines/profiles/slurm/config.yaml").read_text(encoding="utf-8")
-    replace(profile / "config.yaml", text.replace("checks: 20", "checks: 2").replace("wait: 60", "wait: 10").encode())
-    checkpoint = fresh.path / "work/model/checkpoint.safetensors"
-
-    run = process("run", study, "--profile", profile)
-    wait_for(checkpoint.exists, 900)
-    assert "under way" in command("run", study, "--profile", profile, code=75)
-    (leader,) = (path for path in Path(f"/proc/{run.pid}/task/{run.pid}").glob("children"))
-    for pid in [run.pid, *map(int, leader.read_text().split())]:
-        os.kill(pid, signal.SIGKILL)
-    run.communicate()
-    (job,) = said("squeue", "--noheader", "--format=%A").split()
-    assert job in command("run", study, "--profile", profile, code=75)
-    assert "gpu:1" in said("scontrol", "show", "job", job)
-    # As Slurm does before a job's time is up.
-    subprocess.run(["scancel", "--signal=TERM", job], check=True)
-    wait_for(lambda: not said("squeue", "--noheader", "--format=%A"), 60)
-    assert "exit code 75" in (fresh.path / "work/workflow/logs/train.log").read_text(encoding="utf-8")
-    assert not fresh.model.exists()
-
-    assert "finished" in command("run", study, "--profile", profile)
-    assert {path.name for path in fresh.results.glob("sub-*")} == {"sub-sim01", "sub-sim02", "sub-sim03"}
-    assert "subject sim05, session 1" in (fresh.results / "report.html").read_text(encoding="utf-8")
-    assert not fresh.half_written()
-    interrupted = fresh.model.read_bytes()
-    shutil.rmtree(fresh.path / "work/model")
-    command("train", study)
-    assert fresh.model.read_bytes() == interrupted

@@ -267,10 +267,14 @@ def test_too_few_minutes_leave_out_a_run_or_a_session(fresh):
     assert "2 of 2 sessions prepared" in command("prepare", fresh.study, *who)
 
 
-def test_parts_and_then_the_group_are_the_whole(fresh, finished):
+ONE_BY_ONE = [f"--level participant --participant-label sim0{number}" for number in (2, 1, 5, 4, 3)]
+
+
+@pytest.mark.parametrize("parts", [ONE_BY_ONE, ["--part 3/3", "--part 1/3", "--part 2/3"]])
+def test_parts_and_then_the_group_are_the_whole(parts, fresh, finished):
     command("index", fresh.study)
-    for subject in ("sim02", "sim01", "sim05", "sim04", "sim03"):
-        command("prepare", fresh.study, "--level", "participant", "--participant-label", subject)
+    for part in parts:
+        command("prepare", fresh.study, *part.split())
     assert not list(fresh.path.glob("work/fingerprints/*/index.tsv"))
     assert "9 of 9 sessions prepared" in command("prepare", fresh.study, "--level", "group")
     assert contents(fresh.path / "work/fingerprints") == contents(finished.path / "work/fingerprints")
@@ -285,3 +289,10 @@ def test_a_part_without_anything_usable_is_no_failure_and_the_group_says_it(fres
     assert "2 of 9 sessions prepared" in said
     assert "subject sim05, session 1" in said
     assert "sim05" in command("prepare", fresh.study, "--level", "group", "--strict", code=65)
+
+
+def test_a_part_is_of_the_subjects_and_of_no_group(fresh):
+    assert "0 of 0 sessions" in command("prepare", fresh.study, "--part", "7/7")
+    for wrong in ("0/3", "4/3", "3", "a/b", "1/2/3", "-1/2"):
+        assert "--part" in command("prepare", fresh.study, "--part", wrong, code=64)
+    assert "--level participant" in command("prepare", fresh.study, "--part", "1/3", "--level", "group", code=64)

@@ -1,5 +1,6 @@
 """`run`: the plan and its graph, who may start, what a failure says; the whole way is in test_pipelines.py."""
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from parcellation.config import load_study
 from parcellation.errors import BadData, ParcellationError, Stopped
+from parcellation.files import unit_lock
 from parcellation.interruption import interruptible
 from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
 from parcellation.verbs.run import _failure, _follow, find_engine
@@ -86,13 +88,26 @@ def test_the_call(fresh, engine):
     assert "pipelines/Snakefile" in line
     assert "pipelines/profiles/local" in line
     assert words[words.index("--cores") + 1] == "3"
-    plan = json.loads(Path(words[words.index("--configfile") + 1]).read_text(encoding="utf-8"))
+    config = fresh.path / "work/workflow" / words[words.index("--configfile") + 1]
+    plan = json.loads(config.read_text(encoding="utf-8"))
     assert plan["subjects"] == list(SUBJECTS)
     command("run", fresh.study, "--profile", "slurm", "--jobs", 7)
     line = called(engine)[-1]
     assert "profiles/slurm" in line
     assert "--jobs 7" in line
     assert "--slurm-jobname-prefix parcellation-" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "good"), [("it's", 1), ('a "b" $c', 1), ("it's $c", 0), ('it\'s "b"', 0), ("a\\b", 0)]
+)
+def test_a_path_that_the_engine_breaks_on_a_cluster_is_refused_there(name, good, fresh, engine):
+    study = fresh.write_study(outputs={"work": name})
+    if good:
+        command("run", study, "--profile", "slurm")
+    else:
+        assert "outputs.work: on a cluster" in command("run", study, "--profile", "slurm", code=64)
+    command("run", study)
 
 
 def test_data_that_are_not_there_are_said_before_any_job(fresh, engine):
@@ -152,6 +167,28 @@ def test_verbs_mark_the_work_folder_as_in_use_and_a_killed_one_no_more(fresh):
     assert nobody_at_work(work)
 
 
+def test_locks_are_those_that_nfs_gives(fresh, engine, monkeypatch):
+    """There a shared lock needs a file that is open for reading, an exclusive one a file open for writing."""
+    plain, asked = fcntl.flock, []
+
+    def flock(file, operation: int) -> None:
+        number = file if isinstance(file, int) else file.fileno()
+        access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+        if access == (os.O_WRONLY if operation & fcntl.LOCK_SH else os.O_RDONLY):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        asked.append(operation & (fcntl.LOCK_SH | fcntl.LOCK_EX))
+        plain(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    work = fresh.path / "work"
+    work.mkdir()
+    with at_work(work), unit_lock(work / "unit.lock") as mine:
+        assert mine
+        assert not nobody_at_work(work)
+    command("run", fresh.study)
+    assert set(asked) == {fcntl.LOCK_SH, fcntl.LOCK_EX}
+
+
 # What a failure says
 
 
@@ -184,7 +221,7 @@ def test_parts_are_all_subjects_once_and_a_model_that_is_there_is_not_trained(tr
     assert f"--model {treated.path / 'work/model'}" in plan["command"]["infer"]
     assert plan["jobs"]["infer"]["partition"] == "long"
     plan, _ = plan_of(treated.study, tmp_path)
-    assert plan["trained"] == str(tmp_path / "said/train.txt")
+    assert plan["trained"] == "said/train.txt"
 
 
 def test_a_training_on_several_gpus_has_a_process_for_each(fresh, tmp_path):
@@ -217,9 +254,23 @@ def test_what_is_told_to_end_waits_for_what_it_has_started(tmp_path, monkeypatch
 
     threading.Thread(target=tell).start()
     with open(tmp_path / "lock", "w") as lock, pytest.raises(KeyboardInterrupt) as stopped, interruptible():
-        _follow(command_line, lock.fileno())
+        _follow(command_line, tmp_path, lock.fileno())
     assert isinstance(stopped.value.__cause__, Stopped)
     assert not (tmp_path / "late").exists()
+
+
+def test_what_is_told_to_end_while_it_starts_something_ends_that_too(tmp_path, monkeypatch):
+    plain, started = subprocess.Popen, []
+
+    def start(*arguments, **options):
+        started.append(plain(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with open(tmp_path / "lock", "w") as lock, pytest.raises(KeyboardInterrupt), interruptible():
+        _follow(["sleep", "60"], tmp_path, lock.fileno())
+    assert started[0].returncode == -signal.SIGINT
 
 
 def changed(study: Path, folder: Path) -> set[str]:

@@ -8,6 +8,7 @@ import numpy as np
 from parcellation.anatomy import MOST_VERTICES, Agreement, Areas, agreement, areas_of, region_distances
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, UsageError
+from parcellation.interruption import told_to_end
 from parcellation.meshes import find_geometry
 from parcellation.surfaces import Vertices, atlas_areas, own_areas
 
@@ -33,6 +34,8 @@ def anatomy(study: Study, region: Vertices, probability: np.ndarray) -> list[Ana
         try:
             areas = read(study, region)
         except (BadData, InputMissing, UsageError) as error:
+            if told_to_end():
+                raise
             # A region that came with a model, or whose labels have been moved away, is still the region.
             reason = f"Its areas could not be read: {error}"
         else:

@@ -11,6 +11,7 @@ import torch
 from parcellation.cohort_source import observe
 from parcellation.config import Study
 from parcellation.errors import BadData
+from parcellation.interruption import told_to_end
 from parcellation.posterior import SubjectPosterior
 from parcellation.scores import calibration, match_networks, oracle_posterior, scaled_profiles
 from parcellation.truth import read_population, read_subject, subject_path
@@ -66,6 +67,8 @@ def _readable(function: Callable, subjects: Sequence[str]) -> dict:
         try:
             found[subject] = function(subject)
         except BadData as error:
+            if told_to_end():
+                raise
             log.warning("subject %s is left out of the scores: %s", subject, error)
     return found
 

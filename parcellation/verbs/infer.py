@@ -19,7 +19,7 @@ from parcellation.cohort_source import observe
 from parcellation.config import Features, Study
 from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData, NothingSelected
-from parcellation.files import unit_lock, writable_folder, write_text
+from parcellation.files import PART, unit_lock, writable_folder, write_text
 from parcellation.interruption import told_to_end
 from parcellation.label_table import Networks, named_networks
 from parcellation.manifest import natural
@@ -341,7 +341,10 @@ class Inference:
         out, known = self.study.outputs.directory, {f"sub-{bids_label(answer.subject)}" for answer in self.known()}
         paths = [path.relative_to(out) for path in sorted(out.rglob("*")) if path.is_file()]
         listed = [path for path in paths if path.parts[0] in known or not path.parts[0].startswith("sub-")]
-        names = [path.as_posix() for path in listed if path.name not in ("report.html", "log.txt")]
+        unlisted = ("report.html", "log.txt")
+        # What a killed process has left half written is nothing that the next one makes.
+        whole = [path for path in listed if path.name not in unlisted and not path.name.startswith(PART)]
+        names = [path.as_posix() for path in whole]
         write_text(self.workspace.deliverables, "".join(f"{name}\n" for name in names))
 
     def _write_logs(self) -> None:
@@ -374,6 +377,8 @@ def readable(store: Store) -> tuple[list[str] | None, dict[str, BadData]]:
         try:
             store.header(subject, session)
         except BadData as error:
+            if told_to_end():
+                raise
             damaged.setdefault(subject, error)
     if subjects and len(damaged) == len(subjects):
         raise BadData("\n".join(str(error) for error in damaged.values()))

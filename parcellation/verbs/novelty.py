@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from parcellation.cohort import Cohort
 from parcellation.errors import BadData
 from parcellation.files import whole_file
+from parcellation.interruption import told_to_end
 from parcellation.novelty import SHIFT_LEVEL, Reference, Shift, cohort_shift, flag_level, session_mean, summary
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Novelty:
             try:
                 self._found[subject, sessions] = self._find(subject, sessions)
             except BadData as error:
+                if told_to_end():
+                    raise
                 log.warning("subject %s is not compared with the training cohort: %s", subject, error)
                 self._found[subject, sessions] = None
         return self._found[subject, sessions]

@@ -5,6 +5,7 @@ while nothing in it changes. So a new setting, subject or session starts again w
 """
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from parcellation.config import Study
+from parcellation.errors import UsageError
 from parcellation.manifest import discover, used_paths
 from parcellation.maps import bids_label
 from parcellation.verbs.workspace import Workspace
@@ -27,9 +29,13 @@ def make_plan(
     """The plan, and the content of each settings file by its name; file: the study's; folder: of the workflow's files.
 
     population, refinement: as in `infer`.
-    Raises what `discover` raises for data that are not there.
+    Raises what `discover` raises for data that are not there, and UsageError for a path that the graph cannot have.
     """
     workspace = Workspace(study)
+    for name in ("work", "directory"):
+        # Snakemake would take what is in braces for a wildcard.
+        if set("{}\n") & set(str(getattr(study.outputs, name))):
+            raise UsageError(f"outputs.{name}: expected a path without braces and line breaks, for Snakemake")
     frame, _ = discover(study)
     subjects = list(dict.fromkeys(frame["subject"]))
     size = study.cluster.subjects_per_job
@@ -41,11 +47,11 @@ def make_plan(
         "results": str(workspace.results),
         "command": {verb: _command(study, verb, file) for verb in ("index", "prepare", "train", "infer", "report")},
         "inference": f"--population {population}" + ("" if refinement is None else f" --refine {refinement}"),
-        "options": f"-v -w {workspace.work}",
+        "options": shlex.join(["-v", "-w", str(workspace.work)]),
         "strict": strict,
         "subjects": subjects,
         "parts": {f"{number:04d}": subjects[start : start + size] for number, start in enumerate(starts, 1)},
-        "trained": str(applied / "model.json" if applied else folder / "said" / "train.txt"),
+        "trained": str(applied / "model.json") if applied else "said/train.txt",
         "account": study.cluster.account,
         "slurm_extra": SLURM_EXTRA,
         "jobs": _jobs(study),
@@ -82,10 +88,12 @@ def forget_unmade(plan: dict) -> None:
 
 def _command(study: Study, verb: str, file: Path) -> str:
     """A verb as the shell is to run it; a training on several GPUs has a process for each."""
-    several = study.cluster.train.gpus > 1 and verb == "train"
-    start = f"torch.distributed.run --standalone --nproc-per-node {study.cluster.train.gpus} -m " if several else ""
-    model = f" --model {study.model.file}" if study.model.file and verb != "index" else ""
-    return f"env PYTHONPATH={ROOT} {sys.executable} -m {start}parcellation {verb} {file}{model}"
+    gpus = study.cluster.train.gpus if verb == "train" else 0
+    start = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus), "-m"] if gpus > 1 else []
+    model = ["--model", str(study.model.file)] if study.model.file and verb != "index" else []
+    return shlex.join(
+        ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", *start, "parcellation", verb, str(file), *model]
+    )
 
 
 def _jobs(study: Study) -> dict[str, dict]:

@@ -41,15 +41,20 @@ log = logging.getLogger(__name__)
 MOST_KINDS = 8  # of different vertices; opening more headers than that to find two alike takes long
 
 
-def prepare(study: Study, selection: Selection, level: str | None = None) -> str:
+def prepare(study: Study, selection: Selection, level: str | None = None, part: tuple[int, int] | None = None) -> str:
     """Prepare the selected subjects and sessions; returns the lines to print.
 
     level: None for all of it. At `participant` these are a part of the cohort, so that nothing usable is no failure,
     and the store's index is not written; at `group` the index is written, of what other processes have prepared.
-    Raises BadData when no session is usable, or, if strict, when any run is not.
+    part: (K, N) for the K-th of N parts of the subjects, which are all different; its level is `participant`.
+    Raises BadData when no session is usable, or, if strict, when any run is not; UsageError for a part of the group.
     """
+    if part is not None and level == GROUP:
+        raise UsageError("--part: a part of the subjects is prepared at --level participant, got group")
     workspace = Workspace(study)
     frame = manifest_of(study, workspace, selection)
+    if part is not None:
+        level, frame = PARTICIPANT, _part_of(frame, *part)
     units = [(key, rows) for key, rows in frame.groupby(["subject", "session"], sort=False)]
     if selection.dry_run:
         return "\n".join(f"would prepare subject {s}, session {t}: {len(rows)} runs" for (s, t), rows in units)
@@ -69,6 +74,11 @@ def prepare(study: Study, selection: Selection, level: str | None = None) -> str
         return _outcome(store, units, maker.kept, excluded)[1]
     store.write_index()
     return _checked(*_outcome(store, units, maker.kept, excluded), selection.strict and excluded)
+
+
+def _part_of(frame: pd.DataFrame, number: int, count: int) -> pd.DataFrame:
+    """The rows of every `count`-th subject, from the `number`-th (from 1) on."""
+    return frame[frame["subject"].isin(list(dict.fromkeys(frame["subject"]))[number - 1 :: count])]
 
 
 def _group(workspace: Workspace, units: list, strict: bool) -> str:

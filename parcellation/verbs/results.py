@@ -14,6 +14,7 @@ from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.figures import WHOLE_SHARE
 from parcellation.files import write_json
+from parcellation.interruption import told_to_end
 from parcellation.map_files import Frame, Parcels, write_relief, write_surface
 from parcellation.maps import (
     Export,
@@ -194,6 +195,8 @@ def _measured_on(study: Study, export: Export, subject: str, group) -> tuple[tup
     try:
         own = own_midthickness(study, export.mesh, subject)
     except BadData as error:
+        if told_to_end():
+            raise
         log.warning("subject %s: areas are measured on the group's surface: %s", subject, error)
         own = None
     return (own, "subject") if own else (group, "group" if group else "none")

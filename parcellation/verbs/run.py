@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from parcellation import errors
@@ -50,18 +51,19 @@ def run(
     """
     engine, options = find_engine(study), _options(profile, jobs)
     work, graph = Workspace(study).work, graph_of(study)
+    _check_paths(work, study.model.file, profile)
     if selection.dry_run:
         with _copy(work / "workflow") as folder:
             _write_plan(folder, file, study, selection.strict, population, refinement)
-            return _planned([*_snakemake(engine, folder, graph), *options])
+            return _planned([*_snakemake(engine, graph), *options], folder)
     folder = writable_folder(work / "workflow")
     with _alone(folder, work, profile) as lock:
         _write_plan(folder, file, study, selection.strict, population, refinement)
-        command = [*_snakemake(engine, folder, graph), *options]
+        command = [*_snakemake(engine, graph), *options]
         if any((folder / ".snakemake" / "locks").glob("*")):
-            _follow([*command, "--unlock"], lock)
+            _follow([*command, "--unlock"], folder, lock)
         started = time.time()
-        if _follow([*command, *_named(profile, work)], lock):
+        if _follow([*command, *_named(profile, work)], folder, lock):
             raise _failure(folder, started)
     return f"finished: {study.outputs.directory}"
 
@@ -89,11 +91,19 @@ def find_engine(study: Study) -> Path:
             f"  python3.11 -m venv workflow && workflow/bin/pip install -r {_pipelines('requirements.txt')}\n"
             "then put workflow/bin/snakemake on PATH, or name it in the study as cluster.snakemake"
         )
-    return Path(found)
+    return Path(found).absolute()  # it is called in another folder
 
 
 def _pipelines(*parts: str) -> Path:
     return Path(str(importlib.resources.files("pipelines").joinpath(*parts)))
+
+
+def _check_paths(work: Path, model: Path | None, profile: str) -> None:
+    """Raises UsageError for what Snakemake quotes wrongly when it hands a job to a cluster: as Python does."""
+    for name, path in (("outputs.work", work), ("model.file", model)):
+        wrong = set(str(path)) & ({"\\", *'"$`'} if "'" in str(path) else {"\\"})
+        if profile != "local" and wrong:
+            raise UsageError(f"{name}: on a cluster, expected a path without {' '.join(sorted(wrong))}, got {path}")
 
 
 def _options(profile: str, jobs: int | None) -> list[str]:
@@ -108,9 +118,9 @@ def _options(profile: str, jobs: int | None) -> list[str]:
     return ["--profile", str(folder), "--cores", str(jobs or "all"), "--resources", f"mem_mb={memory}"]
 
 
-def _snakemake(engine: Path, folder: Path, name: str) -> list[str]:
-    files = ["--snakefile", str(_pipelines(name)), "--configfile", str(folder / "plan.json")]
-    return [str(engine), "all", *files, "--directory", str(folder), "--nocolor"]
+def _snakemake(engine: Path, name: str) -> list[str]:
+    """The call, to be made in the workflow's folder: what it hands on to its jobs as text names no path of a user's."""
+    return [str(engine), "all", "--snakefile", str(_pipelines(name)), "--configfile", "plan.json", "--nocolor"]
 
 
 def _named(profile: str, work: Path) -> list[str]:
@@ -132,10 +142,14 @@ def _copy(folder: Path) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _planned(command: list[str]) -> str:
+def _planned(command: list[str], folder: Path) -> str:
     """What Snakemake would do: how many jobs of each rule."""
     done = subprocess.run(
-        [*command, "--dry-run", "--quiet", "rules", "host"], env=_environment(), capture_output=True, text=True
+        [*command, "--dry-run", "--quiet", "rules", "host"],
+        cwd=folder,
+        env=_environment(),
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         raise ParcellationError(f"the graph cannot be made:\n{done.stdout}{done.stderr}".strip())
@@ -181,21 +195,39 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def _follow(command: list[str], lock: int) -> int:
-    """Run a command to its end, and let its jobs end themselves when we are told to; returns its exit code.
+def _follow(command: list[str], folder: Path, lock: int) -> int:
+    """Run a command in a folder to its end, and let its jobs end themselves when we are told to; returns its exit code.
 
     It has a process group of its own, so that it is us who pass an interruption on, once.
     """
     log.info("%s", " ".join(command))
-    process = subprocess.Popen(command, env=_environment(), pass_fds=[lock], start_new_session=True)
+    with _undisturbed() as listen:
+        process = subprocess.Popen(
+            command, cwd=folder, env=_environment(), pass_fds=[lock], start_new_session=True, preexec_fn=listen
+        )
+        try:
+            listen()
+            return process.wait()
+        except KeyboardInterrupt:
+            heard()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            process.wait()
+            raise Stopped("run stopped; what was finished is kept, the same command continues") from None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[Callable[[], object]]:
+    """Signals to end are kept until the function that this yields is called, at the latest until the end.
+
+    One that came while a process is being started would leave it to itself.
+    """
+    listen = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     try:
-        return process.wait()
-    except KeyboardInterrupt:
-        heard()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        process.wait()
-        raise Stopped("run stopped; what was finished is kept, the same command continues") from None
+        yield listen
+    finally:
+        listen()
 
 
 def _failure(folder: Path, started: float) -> ParcellationError:

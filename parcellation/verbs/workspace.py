@@ -121,7 +121,8 @@ def at_work(work: Path) -> Iterator[None]:
     """Let others know that a process is at work in a work folder, for as long as it lives; see `nobody_at_work`."""
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(open(_in_use(work), "a"))
+            # For reading too: NFS gives a shared lock of nothing else.
+            file = stack.enter_context(open(_in_use(work), "a+"))
             fcntl.flock(file, fcntl.LOCK_SH)
         except OSError as error:
             # No such folder yet, or one that may only be read: what that means is for the verb to say.

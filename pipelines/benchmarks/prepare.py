@@ -69,18 +69,20 @@ def main() -> None:
 def _pairs(name: str, study: Path, plain: Path, pairs: int) -> dict[str, float]:
     """Ratio of CPU seconds (median of pairs) and peak memory (the largest); the first of the runs finds the ground."""
     _child("prepare", study)
-    times, peaks = [], []
+    times, peaks, sizes = [], [], []
     for _ in range(pairs):
         read, ours = _child("read", plain), _child("prepare", study)
         times.append((ours["seconds"], read["seconds"]))
         peaks.append(ours["peak_mib"])
+        sizes.append(ours["unit_mib"])
     ratio = statistics.median(a / b for a, b in times)
     ours, read = (statistics.median(column) for column in zip(*times, strict=True))
     print(
         f"{name}: {ours:.2f} s to prepare, {read:.2f} s to read, ratio {ratio:.2f}, peak {max(peaks):.0f} MiB",
         flush=True,
     )
-    return {f"{name}.time_ratio": ratio, f"{name}.peak_mib": max(peaks)}
+    found = {"time_ratio": ratio, "peak_mib": max(peaks), "seconds": ours, "unit_mib": max(sizes)}
+    return {f"{name}.{key}": value for key, value in found.items()}
 
 
 def _child(what: str, path: Path) -> dict[str, float]:
@@ -103,12 +105,15 @@ def _prepare(path: Path) -> dict[str, float]:
     from parcellation.verbs.workspace import Selection, Workspace
 
     study = load_study(path)
-    for unit in Workspace(study).work.glob("**/sub-*_ses-*.safetensors"):
+    units = "**/sub-*_ses-*.safetensors"
+    for unit in Workspace(study).work.glob(units):
         unit.unlink()
     start = time.process_time()
     prepare(study, Selection())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"seconds": time.process_time() - start, "peak_mib": peak}
+    seconds = time.process_time() - start
+    (unit,) = Workspace(study).work.glob(units)
+    return {"seconds": seconds, "peak_mib": peak, "unit_mib": unit.stat().st_size / 2**20}
 
 
 def write_run(path: Path, kind: type, frames: int) -> Path:

@@ -140,8 +140,14 @@ def _infer(folder: Path) -> dict[str, float]:
         _child("train", study)
     started = [_start(f"export:{shard}", study) for shard in range(SHARDS)]
     found = [_result(process) for process in started]
+    workspace = Workspace(load_study(study))
+    sizes = {"results_mib": _mib(workspace.results), "posterior_mib": _mib(workspace.posteriors)}
     shutil.rmtree(place)
-    return {key: max(one[key] for one in found) for key in found[0]}
+    return {key: max(one[key] for one in found) for key in found[0]} | sizes
+
+
+def _mib(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
 
 
 def _child(what: str, study: Path) -> dict[str, float]:
