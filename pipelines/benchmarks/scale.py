@@ -5,9 +5,10 @@
 Fingerprints (two sessions, 64 targets) are drawn from the model itself into the store, on the vertices of fs_LR 32k;
 the cohort of hard200 is that of the recovery benchmark. Each training is `parcellation train` in a process of its own:
 CPU seconds after imports and those of each stage, milliseconds of a step, peak memory, MiB of fingerprints read from
-the store. A new subject's milliseconds are those of its posterior alone (64 draws). With --steps, training is repeated with fewer steps, and the
-table shows after how many the score of held-out subjects is within half a percent of the best. infer1000 infers and
-exports the thousand in two processes. Figures of the sizes that are run replace theirs in build/bench/scale.json.
+the store. A new subject's milliseconds are those of its posterior alone (64 draws). With --steps, training is repeated
+with fewer steps, and the table shows after how many the score of held-out subjects is within half a percent of the
+best. infer1000 infers and exports the thousand in two processes. Figures of the sizes that are run replace theirs in
+build/bench/scale.json.
 """
 
 import argparse
