@@ -12,7 +12,6 @@ from typing import Protocol
 
 import numpy as np
 import pandas as pd
-from nilearn.signal import clean
 from scipy.interpolate import CubicSpline
 
 from parcellation.censoring import read_censor, read_motion
@@ -56,6 +55,8 @@ class Cleaning:
         return self._clean(_interpolated(series[span], kept[span]), confounds, np.flatnonzero(kept[span]))
 
     def _clean(self, series: np.ndarray, confounds: np.ndarray | None, kept: np.ndarray | None = None) -> np.ndarray:
+        from nilearn.signal import clean  # a second and 40 MiB, needed here only
+
         low, high = self.band_pass or (None, None)
         return clean(
             series,

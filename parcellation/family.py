@@ -6,7 +6,7 @@ those of subjects and sessions, so that a new subject needs no training.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -245,15 +245,15 @@ def _held_call(flow: nn.Module, *arguments) -> Transform:
     """
     own = dict(flow.named_parameters())
     if all(isinstance(parameter, nn.Parameter) for parameter in own.values()):
-        with _held(flow):
+        with _held(own.values()):
             return flow(*arguments)
     return functional_call(flow, {name: parameter.detach() for name, parameter in own.items()}, arguments)
 
 
 @contextlib.contextmanager
-def _held(module: nn.Module) -> Iterator[None]:
-    """Within this context what the module computes has no gradient by its own parameters."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+def _held(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Within this context what is computed has no gradient by these parameters."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     try:
         for parameter in trained:
             parameter.requires_grad_(False)

@@ -21,14 +21,13 @@ from matplotlib.transforms import ScaledTranslation
 from parcellation.charts import FAINT, INK, add_axes, new_figure, png_bytes
 from parcellation.label_table import Networks
 from parcellation.meshes import HEMISPHERES
-from parcellation.rendering import BLANK, LATERAL, Canvas, Surface, camera_towards, frame_window, look
+from parcellation.rendering import BLANK, LATERAL, WHOLE_SHARE, Canvas, Surface, camera_towards, frame_window, look
 from parcellation.surfaces import Vertices
 
 MAIN_HEIGHT = 2.9  # inches of a region's close-up
 WHOLE_HEIGHT = 1.75  # inches of a whole hemisphere
 GAP = 0.12
 MARGIN = 0.32  # of the close-up around the region, as a share of the region's size
-WHOLE_SHARE = 0.3  # of a hemisphere's vertices, above which a region is shown whole and from both sides
 LEGEND_LIMIT, LEGEND_COLUMN = 40, 2.6  # networks; inches
 Geometry = Sequence[tuple[np.ndarray, np.ndarray] | None]
 

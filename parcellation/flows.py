@@ -42,8 +42,7 @@ class PrecisionFlow(nn.Module):
     ) -> AffineTransform:
         """The transform from u to theta; mean and sd are the prior conditional's."""
         ratio = encoding.log_precision + 2 * sd.log()
-        extra = encoding.extra.expand(*ratio.shape, -1)
-        gain, shift = self.correct(torch.cat([ratio[..., None] / 5, extra], -1)).unbind(-1)
+        gain, shift = _corrections(self.correct, ratio / 5, encoding.extra).unbind(-1)
         offset = (1 + gain) * (encoding.estimate - mean)
         ratio = ratio + shift
         scale = (0.5 * nn.functional.logsigmoid(-ratio)).exp()
@@ -74,8 +73,7 @@ class CentredFlow(nn.Module):
     ) -> AffineTransform:
         """The transform from u to theta; mean and sd are the prior conditional's."""
         ratio = encoding.log_precision + 2 * sd.log()
-        extra = encoding.extra.expand(*ratio.shape, -1)
-        ratio = ratio + self.correct(torch.cat([ratio[..., None] / 5, extra], -1))[..., 0]
+        ratio = ratio + _corrections(self.correct, ratio / 5, encoding.extra)[..., 0]
         scale = (0.5 * nn.functional.logsigmoid(-ratio)).exp()
         return AffineTransform(encoding.estimate + scale.square() * (mean - encoding.centre) - scale * mean, scale)
 
@@ -101,6 +99,18 @@ class AffineFlow(nn.Module):
         inputs = torch.cat([torch.stack(known, -1), encoding.extra.expand(*known[0].shape, -1)], -1)
         log_scale, shift = (self.linear(inputs) + self.bend(inputs)).unbind(-1)
         return AffineTransform(shift, log_scale.exp())
+
+
+def _corrections(network: MLP, ratio: Float[Tensor, "*variables"], extra: Float[Tensor, "*_ C"]) -> Tensor:
+    """What the network says of (ratio, extra), shape (*variables, 1 or 2).
+
+    What extra adds to the first layer is the same for many elements, so it is multiplied once and not copied to them.
+    """
+    first, *rest = network
+    hidden = ratio[..., None] * first.weight[:, 0] + nn.functional.linear(extra, first.weight[:, 1:], first.bias)
+    for layer in rest:
+        hidden = layer(hidden)
+    return hidden
 
 
 def small(network: nn.Module) -> nn.Module:

@@ -22,6 +22,7 @@ from parcellation.model_file import TrainedModel
 from parcellation.networks import session_square
 from parcellation.plates import Observed, Values
 from parcellation.posterior import pooling, tempered_labels
+from parcellation.shares import log_total
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,6 @@ def _density(
         variance = (2 * log_noise[:, min(t, log_noise.shape[1] - 1)]).exp() + spread  # (1, K)
         one = -0.5 * (square / variance[:, None] + D * (variance[:, None].log() + math.log(2 * math.pi)))
         mask: Bool[Tensor, "1 V"] = observed.mask[:, t]
-        total += float((log_share.to(one) + one).logsumexp(-1)[mask].double().sum())
+        total += float(log_total(log_share.to(one) + one)[mask].double().sum())
         count += int(mask.sum())
     return total / (count * D)

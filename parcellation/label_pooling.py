@@ -17,6 +17,7 @@ from torch import Tensor
 
 from parcellation.encoding import SMALL, Encoding
 from parcellation.plates import Observed, Template, Values
+from parcellation.shares import log_shares, shares
 
 LEAST_KNOWN = 0.02  # share of a label's information that is never missing
 STRIDE = 4.0  # at most, of the variance between subjects in one pass
@@ -40,7 +41,7 @@ class SharedLabels:
         self, evidence: Float[Tensor, "S T V K"], labels: Mapping[str, Tensor], power: Tensor | float = 1.0
     ) -> tuple[Float[Tensor, "S 1 V K"], dict[str, Tensor]]:
         """Label probabilities given the evidence of all sessions; power tempers it, a number or (S, 1, V, 1)."""
-        assignment = (labels["log_map"] + power * evidence.sum(1, keepdim=True)).softmax(-1)
+        assignment = shares(labels["log_map"] + power * evidence.sum(1, keepdim=True))
         return assignment, {**labels, "assignment": assignment}
 
     def subject_encodings(self, labels: Mapping[str, Tensor]) -> dict[str, Encoding]:
@@ -57,7 +58,7 @@ class SharedLabels:
         """Encoding of the population map, its mode and information; `full` members stand for each counted one."""
         counted, basis = sums["subjects"], self.template.basis.to(sums["missing"])
         logits = map_mode(full * sums["labels"], basis, self.template.map_sd)
-        certain = counted * spread((logits @ basis).softmax(-1), basis)
+        certain = counted * spread(shares(logits @ basis), basis)
         known = torch.maximum(certain - sums["missing"], LEAST_KNOWN * certain).clamp_min(SMALL)
         extra = torch.stack([1 - known / certain.clamp_min(SMALL), certain / counted.clamp_min(1)], -1)
         # As a noisy observation: what leads to the mode once the prior has drawn it to 0.
@@ -89,12 +90,12 @@ class SessionLabels:
         group, logits, variance = labels["group"], labels["logits"], labels["variance"]
         sessions = evidence.shape[1]
         for _ in range(STEPS):
-            log_p = (logits @ basis).log_softmax(-1)
-            assignment = (log_p + evidence).softmax(-1)
+            log_p = log_shares(logits @ basis)
+            assignment = shares(log_p + evidence)
             gradient = ((assignment - log_p.exp()) @ basis.mT).sum(1, keepdim=True)
             logits = logits + (gradient - (logits - group) / variance) / (0.5 * sessions + 1 / variance)
-        share = (logits @ basis).softmax(-1)
-        assignment = ((logits @ basis).log_softmax(-1) + evidence).softmax(-1)
+        share = shares(logits @ basis)
+        assignment = shares(log_shares(logits @ basis) + evidence)
         labels = {**labels, "logits": logits, "assignment": assignment}
         labels["gradient"] = ((assignment - share) @ basis.mT).sum(1, keepdim=True)
         labels["certain"] = sessions * spread(share, basis)
@@ -162,7 +163,7 @@ def map_mode(
     basis, counted = basis.to(labels), labels.sum(-1, keepdim=True)
     logits = (labels + 0.5).log() @ basis.mT
     for _ in range(steps):
-        share = (logits @ basis).softmax(-1)
+        share = shares(logits @ basis)
         gradient = (labels - counted * share) @ basis.mT - logits / sd**2
         covariance = torch.diag_embed(share) - share[..., None] * share[..., None, :]
         curvature = counted[..., None] * (basis @ covariance @ basis.mT)

@@ -30,6 +30,7 @@ from parcellation.plates import Noise, Observed, gaussian_noise
 from parcellation.posterior import pooling, tempered_labels, tempered_state
 from parcellation.retest_link import RetestLink, fit_link
 from parcellation.scores import subject_gains
+from parcellation.shares import shares
 from parcellation.training import Source, chunks
 
 log = logging.getLogger(__name__)
@@ -146,47 +147,47 @@ def _square(profiles: Tensor, noise: Tensor, observed: Observed) -> Tensor:
 
 
 def _pairs(halves: list, profiles: str) -> list[list[Tensor]]:
-    """Squares of every subject's two halves, each of shape (session, vertex, network)."""
-    return [[half[profiles][0].cpu() for half in pair] for pair in halves]
+    """Squares of every subject's two halves, each of shape (session, network, vertex)."""
+    return [[half[profiles][0].mT.contiguous().cpu() for half in pair] for pair in halves]
 
 
-def _log_map(model: TrainedModel) -> np.ndarray:
+def _log_map(model: TrainedModel) -> Float[Tensor, "V K"]:
     blank = model.blank()
-    log_map = model.family.template.log_map(model.family.centre(blank))[0, 0].cpu().numpy()
-    return log_map[np.linspace(0, len(log_map) - 1, min(len(log_map), VERTICES)).round().astype(int)]
+    log_map = model.family.template.log_map(model.family.centre(blank))[0, 0].cpu()
+    few = np.linspace(0, len(log_map) - 1, min(len(log_map), VERTICES)).round().astype(int)
+    return log_map[torch.from_numpy(few)]
 
 
-def _best_power(pairs: list[list[Tensor]], group: np.ndarray, profiles: str, tail: float | None) -> Gain:
+def _best_power(pairs: list[list[Tensor]], group: Float[Tensor, "V K"], profiles: str, tail: float | None) -> Gain:
     """The power of the grid that gains most. pairs: see `_pairs`; group: log map to start from."""
     powers = POWERS if tail is None else np.concatenate([STRONGER, POWERS])
     gains = []
-    for power in powers:
+    for power in powers.tolist():
 
-        def scores(square: Tensor, power: float = float(power)) -> np.ndarray:
-            one = -0.5 * power * square if tail is None else heavy_tailed(square, power, tail)
-            return one.sum(0).numpy()
+        def scores(square: Tensor, power: float = power) -> Float[Tensor, "K V"]:
+            return (-0.5 * power * square if tail is None else heavy_tailed(square, power, tail)).sum(0)
 
-        gains.append(_crossed_gain(np.stack([[scores(pair[side]) for pair in pairs] for side in (0, 1)]), group))
+        both = [torch.stack([scores(pair[side]) for pair in pairs]) for side in (0, 1)]
+        gains.append(_crossed_gain(torch.stack(both).mT, group))
     means = np.array([gain.mean() for gain in gains])
     best = int(means.argmax())
     return Gain(profiles, tail, float(powers[best]), gains[best], float(means[powers == 1][0]))
 
 
-def _crossed_gain(scores: np.ndarray, group: np.ndarray, passes: int = 3) -> np.ndarray:
-    """Gain of every subject beyond the map of the other half of the subjects; beyond everybody's where there are few.
-
-    scores: (half, subject, vertex, network).
-    """
-    number = np.arange(scores.shape[1])
+def _crossed_gain(
+    scores: Float[Tensor, "half S V K"], group: Float[Tensor, "V K"], passes: int = 3
+) -> Float[np.ndarray, " S"]:
+    """Gain of each subject beyond the map of the other half of the subjects; beyond everybody's where they are few."""
+    number = torch.arange(scores.shape[1])
     folds = [number % 2 == 0, number % 2 == 1] if len(number) >= 4 else [number >= 0]
     gains = np.empty(len(number))
     for fold in folds:
         others = scores[:, ~fold] if len(folds) > 1 else scores
         map_of = group
         for _ in range(passes):
-            counts = _softmax(map_of + others).mean(0).sum(0) + HALF
-            map_of = np.log(counts / counts.sum(-1, keepdims=True))
-        gains[fold] = subject_gains(*_softmax(map_of + scores[:, fold]), np.exp(map_of))
+            counts = shares(map_of + others).flatten(0, 1).sum(0) / len(scores) + HALF
+            map_of = (counts / counts.sum(-1, keepdim=True)).log()
+        gains[fold.numpy()] = subject_gains(*shares(map_of + scores[:, fold]).numpy(), map_of.exp().numpy())
     return gains
 
 
@@ -202,11 +203,6 @@ def _preferred(tried: list[Gain]) -> Gain:
         if less.mean() <= ALIKE * less.std(ddof=1) / len(less) ** 0.5:
             return one
     return best
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    # NumPy's reductions over an axis as short as the networks are several times slower.
-    return torch.from_numpy(scores).softmax(-1).numpy()
 
 
 def _persistence(halves: list, sessions: list[int], profiles: str) -> float:

@@ -40,7 +40,7 @@ class Observed:
     @cached_property
     def squares(self) -> Tensor:
         """Squared norm of every observation, shape (*plates,): needed at each evaluation, computed once."""
-        return torch.einsum("...d,...d->...", self.x, self.x)
+        return torch.linalg.vector_norm(self.x, dim=-1).square()  # no temporary as large as x
 
     def select(self, dimension: int, index: Int[Tensor, " n"]) -> "Observed":
         """Keep the given positions of one plate."""

@@ -23,6 +23,7 @@ from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling, Summaries
 from parcellation.plates import Batch, Noise, Observed
 from parcellation.semi_amortized import Rule, check_refinable, natural_rule, refine
+from parcellation.shares import shares
 
 INTERVAL = (0.05, 0.95)
 PASSES = 3  # towards a subject's own layout of networks, profiles as they are
@@ -176,14 +177,14 @@ class Posterior:
         chosen = self.model.label_power
         power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
         if chosen.plain:
-            return self.template.log_joint(values, observed, power)[:, 0, 0].softmax(-1)
+            return shares(self.template.log_joint(values, observed, power)[:, 0, 0])
         tail = {} if chosen.tail is None else {"tail": chosen.tail}
         if "topography" in values:  # a subject's own deviation is averaged over, the population's map is its mean
             known = {**values, "logits_group": values["logits_group"].mean(0, keepdim=True)}
-            return self.template.log_joint(chosen.compared(known), observed, power, **tail)[:, 0, 0].softmax(-1)
+            return shares(self.template.log_joint(chosen.compared(known), observed, power, **tail)[:, 0, 0])
         maps = self.template.log_map(values)
         evidence = self.template.log_joint(chosen.compared(values), observed, power, **tail) - maps
-        return (maps.exp().mean(0).log() + evidence)[:, 0, 0].softmax(-1)
+        return shares((maps.exp().mean(0).log() + evidence)[:, 0, 0])
 
     def subject(self, subject: str, sessions: tuple[str, ...], observed: Observed, back: Callable) -> SubjectPosterior:
         """The answer for one subject; observed has shapes (1, T, V, D). `back` maps profiles to targets.
@@ -277,7 +278,7 @@ def tempered_state(
         joint = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
         if log_map is not None:
             joint = joint + (log_map.to(joint) - template.log_map(centre))
-        return {**state, "assignment": joint.softmax(-1)}
+        return {**state, "assignment": shares(joint)}
     known["topography"] = state["weights"]
     evidence = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
     evidence = evidence - template.log_labels(known, observed)

@@ -12,6 +12,7 @@ from scipy import ndimage, sparse
 
 LATERAL = np.array([[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # towards the viewer, left and right hemisphere
 UP = np.array([0.0, 0.0, 1.0])
+WHOLE_SHARE = 0.3  # of a hemisphere's vertices, above which a region is shown whole and from both sides
 OVERSAMPLING = 2  # pixels are computed at twice the resolution and averaged
 GYRUS, SULCUS = 0.88, 0.70  # grey of the bare cortex
 BLANK = 0.84  # grey of the region where a map says nothing; even, so that folds are not read as values

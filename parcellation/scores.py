@@ -82,7 +82,7 @@ def subject_gains(first: np.ndarray, second: np.ndarray, group: np.ndarray) -> n
     """What each subject has in the predictive gain, their mean: shape (subject,). Other shapes as there."""
     same = np.log(np.maximum((first * second / group).sum(-1), SMALLEST)).mean(-1)
     # The sum over pairs of different subjects is that over all pairs less that of each with itself.
-    every = np.einsum("vk,vk,vk->v", first.sum(0), second.sum(0), 1 / group)
+    every = (first.sum(0) * second.sum(0) / group).sum(-1)
     different = (every - (first * second / group).sum((0, 2))).mean() / (len(first) * (len(first) - 1))
     return same - np.log(different)
 

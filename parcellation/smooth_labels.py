@@ -21,6 +21,7 @@ from torch import Tensor
 from parcellation.encoding import SMALL, Encoding
 from parcellation.label_pooling import LEAST_KNOWN, SessionLabels, SharedLabels, label_pooling, spread
 from parcellation.plates import Observed, Template, Values
+from parcellation.shares import log_shares, shares
 
 # How much the map is heeded in the steps of the first pass: where it is sure, a patch of vertices that all say
 # otherwise, each too weakly to be believed alone, would move nothing. Then in those of a later one.
@@ -41,7 +42,7 @@ class SmoothLabels(SharedLabels):
     def start(self, centre: Values, observed: Observed) -> dict[str, Tensor]:
         """The map; where subjects deviate, weights (S, 1, 1, K-1, J) at 0 and their prior sd."""
         group = centre["logits_group"]
-        log_map = (group @ self.template.basis.to(group)).log_softmax(-1)
+        log_map = log_shares(group @ self.template.basis.to(group))
         state = {"log_map": log_map, "group": group}
         state |= {name: centre[name] for name in ("spectrum_group", "log_residual")}
         if self.smooth.subjects:
@@ -56,7 +57,7 @@ class SmoothLabels(SharedLabels):
         """Label probabilities given the evidence of all sessions, and the subjects' weights nearer to their mode."""
         evidence = power * evidence.sum(1, keepdim=True)
         if not self.smooth.subjects:
-            assignment = (labels["log_map"] + evidence).softmax(-1)
+            assignment = shares(labels["log_map"] + evidence)
             return assignment, {**labels, "assignment": assignment}
         state = dict(labels)
         for heed in HEED if "assignment" not in labels else SETTLE:
@@ -68,8 +69,8 @@ class SmoothLabels(SharedLabels):
     def _at(self, state: dict[str, Tensor], evidence: Tensor, heed: float = 1.0) -> dict[str, Tensor]:
         """Map and label probabilities of the subjects at these weights, the map heeded so much for labels."""
         logits = state["group"] + self.smooth.field(state["weights"])
-        log_map = (logits @ self.template.basis.to(logits)).log_softmax(-1)
-        return {**state, "log_map": log_map, "assignment": (heed * log_map + evidence).softmax(-1)}
+        log_map = log_shares(logits @ self.template.basis.to(logits))
+        return {**state, "log_map": log_map, "assignment": shares(heed * log_map + evidence)}
 
     def _step(self, state: Mapping[str, Tensor]) -> Float[Tensor, "S 1 1 C J"]:
         """Weights after one step towards their mode."""

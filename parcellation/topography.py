@@ -25,6 +25,7 @@ from torch import Tensor
 
 from parcellation.networks import constant
 from parcellation.plates import Observed, Site, Values
+from parcellation.shares import log_shares, log_total
 
 # Means and sd's of the constant's log sd, of log tau and of log range; of log_residual.
 SPECTRUM_GROUP = ((0.0, 0.0, 1.5), (1.0, 1.0, 1.0))  # slow modes of size 1 add up to about what a free map has
@@ -115,9 +116,9 @@ class Topography:
         spread, total = variance.sqrt().mT, None
         nodes, log_weights = _nodes(logits.shape[-1])
         for node, log_weight in zip(nodes.to(logits), log_weights.to(logits), strict=True):
-            one = ((logits + spread * node) @ basis.to(logits)).log_softmax(-1) + log_weight
+            one = log_shares((logits + spread * node) @ basis.to(logits)) + log_weight
             total = one if total is None else torch.logaddexp(total, one)
-        return total - total.logsumexp(-1, keepdim=True)
+        return total - log_total(total)[..., None]
 
 
 def listed(observed: Observed, prior: tuple[tuple[float, ...], tuple[float, ...]]) -> tuple[Tensor, Tensor]:

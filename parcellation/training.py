@@ -50,6 +50,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class ReadsAhead(Protocol):
+    """A source that reads in the background."""
+
+    def expect(self, index: Tensor) -> None:
+        """Begin to read these members: the next batch will be of them."""
+
+
+@runtime_checkable
 class DataSets(Protocol):
     """Many data sets, one a step: what is trained on them is applied to others (`data_sets` has some).
 
@@ -167,6 +175,8 @@ def fit(
         members = plan.members(step, count)
         share = team.share(members)
         batch = plan.reduce(now.batch(share), step, template)
+        if step + 1 < plan.steps and isinstance(now, ReadsAhead):
+            now.expect(team.share(plan.members(step + 1, count)))
         if bank:
             family.visit(source.batch(plan.members(step, count, "visit")))
         noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
@@ -266,7 +276,10 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
     take = count if limit is None else min(limit, count)
     members = torch.linspace(0, count - 1, take).round().long()
     for start in range(0, take, size):
-        yield source.batch(members[start : start + size])
+        batch = source.batch(members[start : start + size])
+        if start + size < take and isinstance(source, ReadsAhead):
+            source.expect(members[start + size : start + 2 * size])
+        yield batch
 
 
 def anchor(

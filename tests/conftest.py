@@ -11,9 +11,9 @@ from jaxtyping import install_import_hook
 
 # Before any of them is imported. The data side says its shapes in docstrings, and checks what it reads from files.
 MODEL_SIDE = (
-    "plates", "networks", "topography", "templates", "encoding", "label_pooling", "smooth_labels", "network_pooling",
-    "encoders", "recognition", "flows", "joint_flow", "warped_flows", "free_encoding", "vector_sets", "family",
-    "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "natural_step", "refinement",
+    "plates", "shares", "networks", "topography", "templates", "encoding", "label_pooling", "smooth_labels",
+    "network_pooling", "encoders", "recognition", "flows", "joint_flow", "warped_flows", "free_encoding", "vector_sets",
+    "family", "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "natural_step", "refinement",
     "semi_amortized", "iterative", "amortization_gap", "training", "model_file", "posterior", "cohort_source",
     "summary_bank", "data_sets", "population", "distributed", "training_reference", "held_out_density",
     "posterior_file",

@@ -110,9 +110,8 @@ def shared_noise() -> Drawn:
 def test_gain_is_beyond_the_map_of_other_subjects():
     # Labels that are each subject's own and no more: what a map learned of the very subjects would look like knowledge.
     generator = np.random.default_rng(0)
-    scores = 3 * generator.standard_normal((1, 12, 300, 2)).repeat(2, 0)
-    scores[1] = 3 * generator.standard_normal((12, 300, 2))
-    even = np.full((300, 2), -np.log(2))
+    scores = torch.from_numpy(3 * generator.standard_normal((2, 12, 300, 2)))
+    even = torch.full((300, 2), 0.5).log()
     assert _crossed_gain(scores, even).mean() < 0
 
 

@@ -36,6 +36,7 @@ from parcellation.networks import (
     session_square,
 )
 from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
+from parcellation.shares import log_shares, log_total
 from parcellation.topography import Topography
 
 MAP_SD = 2.5  # per contrast: networks of a prior map reach a mean largest share of .86 / .65 / .54 for K = 2 / 7 / 17
@@ -99,14 +100,14 @@ class FunctionalParcellation(Template):
         contrasts = values["logits_group"]
         if self.deviations:
             return self.topography.mean_log_map(contrasts, values["spectrum_subject"], self.basis)
-        return (contrasts @ self.basis.to(contrasts)).log_softmax(-1)
+        return log_shares(contrasts @ self.basis.to(contrasts))
 
     def log_labels(self, values: Values, observed: Observed) -> Float[Tensor, "*draws S 1 V K"]:
         """Log probability of every label in these subjects, given their deviations, shape (*draws, S or 1, 1, V, K)."""
         if not self.deviations:
             return self.log_map(values)
         logits = values["logits_group"] + self.topography.field(values["topography"], observed)
-        return (logits @ self.basis.to(logits)).log_softmax(-1)
+        return log_shares(logits @ self.basis.to(logits))
 
     def reduce(self, batch: Batch, index: Mapping[str, Tensor]) -> Batch:
         """As any template; which vertices are scored is a covariate, for modes to be found by."""
@@ -152,7 +153,7 @@ class FunctionalParcellation(Template):
     def log_likelihood(self, values: Values, observed: Observed) -> Float[Tensor, "*draws S 1 V"]:
         """log p(x | sites) with the label summed out, shape (*draws, S, 1, V); a vertex without data contributes 0."""
         seen = observed.mask.any(1, keepdim=True)
-        return torch.where(seen, self.log_joint(values, observed).logsumexp(-1), 0.0)
+        return torch.where(seen, log_total(self.log_joint(values, observed)), 0.0)
 
     def labels(self, values: Values, blank: Observed, noise: Noise) -> Int[Tensor, "S 1 V"]:
         """Labels drawn from every subject's map, one for every subject and vertex, shape (S, 1, V)."""

@@ -31,6 +31,7 @@ from parcellation.networks import (
     session_profiles,
 )
 from parcellation.plates import Observed, Site, Template, Values
+from parcellation.shares import log_shares, log_total
 
 MAP_SD = 2.5  # per contrast, as in `functional_parcellation`
 LOG_TAU = (0.0, 1.0)  # people's logits differ by about one, within a factor of e
@@ -74,12 +75,12 @@ class FunctionalParcellationLogits(Template):
         """
         variance = 2 * (2 * values["log_tau"]).exp()[..., None]
         shrunk = values["logits_group"] / (1 + math.pi / 8 * variance).sqrt()
-        return (shrunk @ self.basis.to(shrunk)).log_softmax(-1)
+        return log_shares(shrunk @ self.basis.to(shrunk))
 
     def log_labels(self, values: Values) -> Float[Tensor, "*draws S 1 V K"]:
         """Log probability of every label in a session of these subjects, shape (*draws, S, 1, V, K)."""
         logits = values["label_logits"]
-        return (logits @ self.basis.to(logits)).log_softmax(-1)
+        return log_shares(logits @ self.basis.to(logits))
 
     def log_joint(
         self, values: Values, observed: Observed, power: Tensor | float = 1.0
@@ -91,7 +92,7 @@ class FunctionalParcellationLogits(Template):
         """
         evidence = self.log_emission(values["mu_session"], values["log_kappa_session"], observed)
         evidence = evidence * power[..., None] if torch.is_tensor(power) else evidence * power
-        own = (self.log_labels(values) + evidence).log_softmax(-1)
+        own = log_shares(self.log_labels(values) + evidence)
         seen = observed.mask | ~observed.mask.any(1, keepdim=True)
         total = torch.where(seen[..., None], own, -torch.inf).logsumexp(-3, keepdim=True)
         return total - seen.sum(1, keepdim=True)[..., None].log()
@@ -106,7 +107,7 @@ class FunctionalParcellationLogits(Template):
     def log_likelihood(self, values: Values, observed: Observed) -> Float[Tensor, "*draws S T V"]:
         """log p(x | sites) with labels summed out, shape (*draws, S, T, V); a masked observation contributes 0."""
         evidence = self.log_emission(values["mu_session"], values["log_kappa_session"], observed)
-        return torch.where(observed.mask, (self.log_labels(values) + evidence).logsumexp(-1), 0.0)
+        return torch.where(observed.mask, log_total(self.log_labels(values) + evidence), 0.0)
 
 
 def _own_logits(values: Values, observed: Observed) -> tuple[Tensor, Tensor]:

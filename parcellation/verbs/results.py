@@ -12,7 +12,6 @@ from nibabel.cifti2 import BrainModelAxis
 from parcellation.colours import EIGHT, far_apart
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, UsageError
-from parcellation.figures import WHOLE_SHARE
 from parcellation.files import write_json
 from parcellation.interruption import told_to_end
 from parcellation.map_files import Frame, Parcels, write_relief, write_surface
@@ -31,8 +30,8 @@ from parcellation.orientation import orientation
 from parcellation.parcels import first_vertices, parcel_of
 from parcellation.posterior import Posterior
 from parcellation.profile_maps import fill
+from parcellation.rendering import WHOLE_SHARE, curvature
 from parcellation.rendering import Surface as Shaded
-from parcellation.rendering import curvature
 from parcellation.scene import Stage, Tab, write_scene, write_spec
 from parcellation.sizes import MEANINGS, network_sizes
 from parcellation.surfaces import Vertices, medial_wall

@@ -14,7 +14,6 @@ targets' own series. Writes build/bench/prepare.json.
 
 import argparse
 import json
-import resource
 import shutil
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from nibabel.cifti2 import BrainModelAxis, SeriesAxis
 
 from parcellation.config import load_study
 from parcellation.files import write_json, write_text
+from pipelines.benchmarks.process import peak_mib
 
 FRAMES, BLOCK = 1200, 4096  # vertices
 CORTEX = (29696, 29716)  # vertices of 32,492 with data, left and right
@@ -110,7 +110,7 @@ def _prepare(path: Path) -> dict[str, float]:
         unit.unlink()
     start = time.process_time()
     prepare(study, Selection())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mib()
     seconds = time.process_time() - start
     (unit,) = Workspace(study).work.glob(units)
     return {"seconds": seconds, "peak_mib": peak, "unit_mib": unit.stat().st_size / 2**20}

@@ -4,22 +4,22 @@
 
 Fingerprints (two sessions, 64 targets) are drawn from the model itself into the store, on the vertices of fs_LR 32k;
 the cohort of hard200 is that of the recovery benchmark. Each training is `parcellation train` in a process of its own:
-CPU seconds after imports, milliseconds of a step, peak memory, bytes that the process has read. A new subject's
-milliseconds are those of its posterior alone (64 draws). With --steps, training is repeated with fewer steps, and the
-table shows after how many the score of held-out subjects is within half a percent of the best. infer1000 infers and
-exports the thousand in two processes. Writes build/bench/scale.json.
+CPU seconds after imports and those of each stage, milliseconds of a step, peak memory, MiB of fingerprints read from
+the store. A new subject's milliseconds are those of its posterior alone (64 draws). With --steps, training is repeated
+with fewer steps, and the table shows after how many the score of held-out subjects is within half a percent of the
+best. infer1000 infers and exports the thousand in two processes. Figures of the sizes that are run replace theirs in
+build/bench/scale.json.
 """
 
 import argparse
 import json
 import math
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from parcellation.files import write_json
 from parcellation.scores import calibration, match_networks
 from parcellation.simulate_fingerprints import simulate_fingerprints
 from parcellation.simulation import SimulationConfig
-from parcellation.store import numbered_vertices, write_unit
+from parcellation.store import Store, write_unit
 from parcellation.surfaces import Mesh, Targets, Vertices
 from parcellation.truth import subject_path
 from parcellation.verbs.infer import Inference
@@ -40,10 +40,21 @@ from parcellation.verbs.workspace import Ground, Selection, Workspace
 from pipelines.benchmarks import synthetic
 from pipelines.benchmarks.make_synth import make
 from pipelines.benchmarks.prepare import CORTEX
+from pipelines.benchmarks.process import peak_mib
 
 TARGETS, UNSEEN, TIMED = 64, 10, 5  # subjects
 SHARDS = 2
 WITHIN = 0.005
+# What a training consists of, by the functions of `verbs.train`.
+STAGES = {
+    "fit_features": "features",
+    "_family": "start",
+    "_fit": "steps",
+    "choose_label_power": "label_power",
+    "refit_map": "map",
+    "fit_retest_link": "retest_link",
+    "training_reference": "reference",
+}
 
 
 @dataclass(frozen=True)
@@ -80,14 +91,43 @@ def main() -> None:
         what, study = options.one
         print(json.dumps(CHILDREN[what.split(":")[0]](Path(study), *map(int, what.split(":")[1:]))))
         return
-    figures: dict[str, float] = {}
+    path = options.out / "scale.json"
     for name in options.only:
         found = _hard() if name == "hard200" else _infer(options.folder) if name == "infer1000" else None
         found = found or _size(name, options.folder, options.steps)
         print(name, "  ".join(f"{key} {value:.4g}" for key, value in found.items()), flush=True)
-        figures |= {f"{name}.{key}": value for key, value in found.items()}
-    write_json(options.out / "scale.json", figures)
-    print(f"written: {options.out / 'scale.json'}")
+        before = json.loads(path.read_text()) if path.exists() else {}
+        kept = {key: value for key, value in before.items() if not key.startswith(f"{name}.")}
+        write_json(path, kept | {f"{name}.{key}": value for key, value in found.items()})
+    print("\n".join(conclusions(json.loads(path.read_text()))))
+    print(f"written: {path}")
+
+
+def conclusions(figures: dict[str, float]) -> list[str]:
+    """What follows from the figures of several sizes, in words; nothing of sizes that are not there."""
+    steps = {name: figures[f"{name}.step_ms"] for name in SIZES if f"{name}.step_ms" in figures}
+    lines = []
+    broca = {name: step for name, step in steps.items() if name.startswith("broca")}
+    if len(broca) > 1:
+        said, most = ", ".join(f"{name} {step:.1f}" for name, step in broca.items()), max(broca.values())
+        lines.append(f"ms a step: {said}; the slowest {most / min(broca.values()) - 1:.0%} above the fastest")
+    for name in ("cortex7_100", "cortex17_100"):
+        if name in steps:
+            cpu, peak = predicted(figures, name, 1000)
+            whose = name.split("_")[0]
+            lines.append(f"{whose} with 1000 subjects, predicted: training {cpu:.0f} CPU s, {peak:.0f} MiB")
+    return lines
+
+
+def predicted(figures: dict[str, float], name: str, subjects: int) -> tuple[float, float]:
+    """CPU seconds and MiB of training with so many subjects, from those of a size.
+
+    Three stages read the whole cohort, so they grow with it: features, the start, and the map where it is refitted.
+    Steps, and what is chosen on a sample of subjects, do not. Memory is a batch and what is kept, both of fixed size.
+    """
+    more = subjects / SIZES[name].subjects
+    growing = sum(figures.get(f"{name}.{stage}_s", 0.0) for stage in ("features", "start", "map"))
+    return figures[f"{name}.train_cpu_s"] + (more - 1) * growing, figures[f"{name}.peak_mib"]
 
 
 def _size(name: str, folder: Path, fewer: list[int]) -> dict[str, float]:
@@ -172,7 +212,7 @@ def _result(process: subprocess.Popen) -> dict[str, float]:
 def _train(study: Path) -> dict[str, float]:
     from parcellation.verbs import train
 
-    times, plain = [], train.fit
+    times, plain, stages = [], train.fit, {}
 
     def timed(*args, **kwargs):
         progress = args[5]
@@ -180,17 +220,41 @@ def _train(study: Path) -> dict[str, float]:
         return plain(*args[:5], watched, *args[6:], **kwargs)
 
     train.fit = timed
+    for function, stage in STAGES.items():
+        setattr(train, function, _clocked(getattr(train, function), f"{stage}_s", stages))
+    Store.arrays = _counted(stages)
     start = time.process_time()
     train.train(load_study(study), Selection())
     seconds = time.process_time() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    step = 1000 * (times[-1] - times[len(times) // 10]) / (len(times) - 1 - len(times) // 10)
-    return {"step_ms": step, "train_cpu_s": seconds, "peak_mib": peak, "read_mib": _bytes_read() / 2**20}
+    peak = peak_mib()
+    step = 1000 * float(np.mean(np.diff(times[len(times) // 10 :])))
+    return {"step_ms": step, "train_cpu_s": seconds, "peak_mib": peak} | stages
 
 
-def _bytes_read() -> int:
-    """Bytes that this process has asked the system for."""
-    return int(next(line.split()[1] for line in open("/proc/self/io") if line.startswith("rchar")))
+def _clocked(function: Callable, name: str, seconds: dict[str, float]) -> Callable:
+    """The function, whose CPU seconds are added to those of this name."""
+
+    def clocked(*args, **kwargs):
+        start = time.process_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds[name] = seconds.get(name, 0.0) + time.process_time() - start
+
+    return clocked
+
+
+def _counted(seconds: dict[str, float]) -> Callable:
+    """Reading of a unit, whose MiB are added: files are mapped, and the system counts no such bytes."""
+    plain = Store.arrays
+
+    def arrays(self, *args):
+        header, tensors = plain(self, *args)
+        mib = sum(tensor.nbytes for tensor in tensors.values()) / 2**20
+        seconds["read_mib"] = seconds.get("read_mib", 0.0) + mib
+        return header, tensors
+
+    return arrays
 
 
 def _new(study: Path) -> dict[str, float]:
@@ -208,7 +272,7 @@ def _new(study: Path) -> dict[str, float]:
     truths = [np.load(subject_path(study.parent, name)) for name in names[: len(answers)]]
     labels = np.stack([one["labels"] for one in truths])
     scores = calibration(match_networks(np.stack(answers), labels), labels)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mib()
     return {"new_subject_ms": 1000 * statistics.median(seconds), "new_peak_mib": peak} | {
         key: scores[key] for key in ("accuracy", "nll")
     }
@@ -269,7 +333,8 @@ def _ground(vertices: int) -> Ground:
     brain = Vertices.of(Mesh("fsLR", (32492, 32492)), *(list(side) for side in _sides()))
     region = brain if vertices == len(brain) else brain[np.arange(vertices)]
     names = tuple(f"target-{number:04d}" for number in range(TARGETS))
-    return Ground(region, Targets(names, numbered_vertices(TARGETS), np.arange(TARGETS)), brain)
+    members = brain[np.linspace(0, len(brain) - 1, TARGETS).astype(int)]
+    return Ground(region, Targets(names, members, np.arange(TARGETS)), brain)
 
 
 def _sides() -> Iterator[np.ndarray]:

@@ -8,7 +8,6 @@ the true population.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from parcellation.verbs.infer import Inference
 from parcellation.verbs.simulate import fingerprint_study, numbered_ground
 from parcellation.verbs.train import train
 from parcellation.verbs.workspace import Selection, Workspace
+from pipelines.benchmarks.process import peak_mib
 
 COHORTS = {
     "easy10": (10, {}),
@@ -37,7 +37,7 @@ def main(study: Path) -> None:
     """Train this study here; prints CPU seconds (after imports) and the peak of memory."""
     start = time.process_time()
     train(load_study(study), Selection())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mib()
     print(json.dumps({"train_cpu_s": time.process_time() - start, "peak_mib": peak}))
 
 
