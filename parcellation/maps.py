@@ -124,6 +124,7 @@ def write_population(export: Export, population) -> None:
         "confidence": {"confidence": confidence},
         "consensus": {"consensus": population.consensus},
         "betweensd": between,
+        "variability": {"between subjects": population.between, "within subjects": population.within},
     }.items():
         _write_scalars(export, naming(f"stat-{stat}_boldmap"), maps, {stat: POPULATION[stat]}, "population")
     _write_profiles(export, naming, population, "population")
@@ -147,6 +148,8 @@ POPULATION = {
     "confidence": "Probability of the population's label",
     "consensus": "Share of subjects whose label is the population's",
     "betweensd": "Standard deviation over subjects of the probability of each network",
+    "variability": "Bits by which subjects differ in their label (mutual information of label and subject), and the "
+    "mean entropy of a subject's own label; they add up to the entropy of the subjects' mean probability",
 }
 
 

@@ -59,7 +59,8 @@ class PopulationPosterior:
     """The population's answer, as in SubjectPosterior.
 
     consensus: share of the given subjects whose label is the population's, (V,); betweensd: standard deviation of a
-    network's probability over subjects, (V, K); both NaN-free, and 0 when no subjects were given.
+    network's probability over subjects, (V, K); within, between: see `split_entropy`, in bits, (V,); all NaN-free, and
+    0 when no subjects were given.
     """
 
     probability: Float[np.ndarray, "V K"]
@@ -73,6 +74,8 @@ class PopulationPosterior:
     contrast_high: Float[np.ndarray, "C target"]
     consensus: Float[np.ndarray, " V"]
     betweensd: Float[np.ndarray, "V K"]
+    within: Float[np.ndarray, " V"]
+    between: Float[np.ndarray, " V"]
 
 
 class Posterior:
@@ -218,11 +221,13 @@ class Posterior:
         """The population's answer; `subjects` are label probabilities (S, V, K) that it is compared with."""
         probability, entropy, information = summarise_labels(torch.from_numpy(self.maps()))
         profile = _profiles(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()))
-        consensus, between = np.zeros(len(probability)), np.zeros_like(probability)
+        consensus, within, between = np.zeros((3, len(probability)))
+        spread = np.zeros_like(probability)
         if subjects is not None and len(subjects):
             consensus = (subjects.argmax(-1) == probability.argmax(-1)).mean(0)
-            between = subjects.std(0)
-        return PopulationPosterior(probability, entropy, information, *profile, consensus, between)
+            spread = subjects.std(0)
+            within, between = split_entropy(subjects)
+        return PopulationPosterior(probability, entropy, information, *profile, consensus, spread, within, between)
 
 
 def check_applicable(family: Family) -> None:
@@ -302,6 +307,16 @@ def summarise_labels(
     within = _entropy(draws).mean(0)
     total = _entropy(mean)
     return mean.cpu().numpy(), total.cpu().numpy(), (total - within).clamp_min(0).cpu().numpy()
+
+
+def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
+    """What is uncertain within a subject, and what varies between subjects, in bits, float64, (V,) each.
+
+    subjects: label probabilities. The first is the mean entropy of a subject's label; the second the mutual information
+    of label and subject. They add up to the entropy of the mean over subjects, the label of somebody unknown.
+    """
+    _, total, between = summarise_labels(torch.from_numpy(np.asarray(subjects)))
+    return total - between, between
 
 
 def _entropy(p: Tensor) -> Tensor:
