@@ -7,7 +7,7 @@ the population frozen at its draws.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,13 +81,21 @@ class PopulationPosterior:
 class Posterior:
     """A frozen model with its draws of the population.
 
-    refinement: steps that improve a subject's encodings beyond the encoder's; rule: what a step does.
+    refinement: steps that improve a subject's encodings beyond the encoder's; rule: what a step does; pairs: networks
+    (positions) whose contrasts follow those that all answers have.
     Raises UsageError for a model whose subject sites have free encodings: it knows its training subjects only; and for
     steps where none of them can be refined.
     """
 
-    def __init__(self, model: TrainedModel, draws: int = 64, refinement: int = 0, rule: Rule = natural_rule):
-        self.model, self.draws, self.refinement, self.rule = model, draws, refinement, rule
+    def __init__(
+        self,
+        model: TrainedModel,
+        draws: int = 64,
+        refinement: int = 0,
+        rule: Rule = natural_rule,
+        pairs: Sequence[tuple[int, int]] = (),
+    ):
+        self.model, self.draws, self.refinement, self.rule, self.pairs = model, draws, refinement, rule, pairs
         self.family, self.template = model.family.eval(), model.family.template
         check_applicable(self.family)
         if refinement:
@@ -208,7 +216,7 @@ class Posterior:
             entropy,
             information,
             observed.mask.any(1)[0].cpu().numpy(),
-            *_profiles(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy())),
+            *_profiles(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy()), self.pairs),
             draw_labels(labels, self._generator("labels", subject)),
         )
 
@@ -220,7 +228,7 @@ class Posterior:
     def of_population(self, subjects: Float[np.ndarray, "S V K"] | None, back: Callable) -> PopulationPosterior:
         """The population's answer; `subjects` are label probabilities (S, V, K) that it is compared with."""
         probability, entropy, information = summarise_labels(torch.from_numpy(self.maps()))
-        profile = _profiles(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()))
+        profile = _profiles(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()), self.pairs)
         consensus, within, between = np.zeros((3, len(probability)))
         spread = np.zeros_like(probability)
         if subjects is not None and len(subjects):
@@ -333,17 +341,25 @@ def draw_labels(probability: Float[Tensor, "draws V K"], generator: torch.Genera
     return drawn
 
 
-def contrasts(profiles: Float[np.ndarray, "draws K target"]) -> Float[np.ndarray, "draws C target"]:
-    """What sets networks apart: of two the first minus the second, of more each minus the mean of the others."""
+def contrasts(
+    profiles: Float[np.ndarray, "draws K target"], pairs: Sequence[tuple[int, int]] = ()
+) -> Float[np.ndarray, "draws C target"]:
+    """What sets networks apart: of two the first minus the second, of more each minus the mean of the others.
+
+    pairs: networks (positions) of which the first minus the second follows.
+    """
     K = profiles.shape[1]
     if K == 2:
-        return profiles[:, :1] - profiles[:, 1:]
-    return (profiles - profiles.mean(1, keepdims=True)) * (K / max(K - 1, 1))
+        standard = profiles[:, :1] - profiles[:, 1:]
+    else:
+        standard = (profiles - profiles.mean(1, keepdims=True)) * (K / max(K - 1, 1))
+    first, second = np.array(pairs, int).reshape(-1, 2).T
+    return np.concatenate([standard, profiles[:, first] - profiles[:, second]], 1)
 
 
-def _profiles(draws: Float[np.ndarray, "draws K target"]) -> tuple[np.ndarray, ...]:
+def _profiles(draws: Float[np.ndarray, "draws K target"], pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, ...]:
     """Mean, low and high of profiles, then of their contrasts."""
-    return *_interval(draws), *_interval(contrasts(draws))
+    return *_interval(draws), *_interval(contrasts(draws, pairs))
 
 
 def _estimate_of_all(encoding: Encoding) -> Encoding:

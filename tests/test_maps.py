@@ -264,6 +264,22 @@ def test_profiles_are_one_row_a_network_and_target(export):
     assert table.loc[(NAMES[0], "R_001"), "high"] == pytest.approx(posterior.profile_high[0, 2], rel=1e-5)
 
 
+def test_chosen_pairs_and_profiles_of_subjects_on_the_cortex(export):
+    chosen = replace(export, pairs=((2, 0),), subject_profiles=True, target_of=np.arange(len(export.frame.brain)) % 3)
+    posterior = posterior_of(export.frame)
+    for part in ("mean", "low", "high"):
+        rows = getattr(posterior, f"contrast_{part}")
+        setattr(posterior, f"contrast_{part}", np.concatenate([rows, [[1, 2, 3]]]).astype(np.float32))
+    write_subject(chosen, posterior)
+    stem = export.out / "sub-0100307/func/sub-0100307_space-fsLR_seg-broca3_den-32k_stat"
+    table = pandas.read_csv(f"{stem}-contrast_network.tsv", sep="\t").set_index(["network", "target"])
+    name = f"{NAMES[2]} minus {NAMES[0]}"
+    assert table.loc[name, "mean"].tolist() == [1, 2, 3]
+    image = nibabel.load(f"{stem}-profile_boldmap.dscalar.nii")
+    assert image.header.get_axis(0).name.tolist() == [*NAMES, *(f"{n} minus the others" for n in NAMES), name]
+    np.testing.assert_array_equal(np.asanyarray(image.dataobj)[-1, :4], [1, 2, 3, 1])
+
+
 def test_a_rerun_gives_the_same_bytes(export, tmp_path):
     posterior = posterior_of(export.frame)
     contents = []

@@ -269,8 +269,20 @@ def test_a_subject_s_drawn_labels_have_the_map_s_probabilities(posterior, drawn)
 def test_contrasts_of_two_and_of_more():
     profiles = np.random.default_rng(0).normal(size=(5, 3, 4))
     np.testing.assert_allclose(contrasts(profiles[:, :2])[:, 0], profiles[:, 0] - profiles[:, 1])
+    pair = contrasts(profiles, [(2, 0)])
+    np.testing.assert_array_equal(pair[:, :3], contrasts(profiles))
+    np.testing.assert_allclose(pair[:, 3], profiles[:, 2] - profiles[:, 0])
     against = contrasts(profiles)
     np.testing.assert_allclose(against[:, 1], profiles[:, 1] - profiles[:, [0, 2]].mean(1))
+
+
+def test_a_chosen_pair_changes_nothing_else_of_an_answer(posterior, drawn):
+    one = posterior.subject("x", SESSIONS, drawn.subject(2), same)
+    other = Posterior(posterior.model, posterior.draws, pairs=((2, 1),)).subject("x", SESSIONS, drawn.subject(2), same)
+    np.testing.assert_array_equal(other.probability, one.probability)
+    np.testing.assert_array_equal(other.contrast_low[:-1], one.contrast_low)
+    np.testing.assert_allclose(other.contrast_mean[-1], one.profile_mean[2] - one.profile_mean[1], rtol=1e-5, atol=1e-8)
+    assert (other.contrast_low[-1] <= other.contrast_high[-1]).all()
 
 
 def test_a_contrast_s_interval_is_that_of_the_difference(posterior, drawn):
