@@ -1,6 +1,7 @@
 """Charts of scores, training and numbers of networks, and the sheet of paper that every figure is drawn on."""
 
 import io
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -23,10 +24,12 @@ STYLE = {
 }
 
 
-def reliability_diagram(confidence: np.ndarray, accuracy: np.ndarray, count: np.ndarray) -> bytes:
+def reliability_diagram(
+    confidence: np.ndarray, accuracy: np.ndarray, count: np.ndarray, hit: str = "share of labels that are right"
+) -> bytes:
     """How often labels of a stated confidence are right, one dot a bin; empty bins (count 0) are left out.
 
-    confidence, accuracy: means of each bin; count: vertices in it.
+    confidence, accuracy: means of each bin; count: vertices in it; hit: what accuracy is the share of, for the axis.
     """
     confidence, accuracy, count = (np.asarray(values, float) for values in (confidence, accuracy, count))
     full = count > 0
@@ -38,7 +41,7 @@ def reliability_diagram(confidence: np.ndarray, accuracy: np.ndarray, count: np.
         axes.plot(confidence[full], accuracy[full], color=LINE, linewidth=1.2)
         size = 12 + 110 * count[full] / max(count.max(initial=1), 1)
         axes.scatter(confidence[full], accuracy[full], s=size, color=LINE, edgecolors="white", linewidths=0.7, zorder=3)
-        axes.set(xlabel="stated probability of the label", ylabel="share of labels that are right")
+        axes.set(xlabel="stated probability of the label", ylabel=hit)
         axes.set(xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
         axes.legend(frameon=False, loc="upper left", fontsize=7)
         return png_bytes(figure)
@@ -71,6 +74,54 @@ def density_curve(networks: np.ndarray, density: np.ndarray, error: np.ndarray) 
         axes.set(xlabel="number of networks", ylabel="nats a value", xticks=networks)
         axes.set_title("prediction of people who were left out", fontsize=8, loc="left")
         return png_bytes(figure)
+
+
+def strips(groups: Mapping[str, np.ndarray], label: str, colours: Sequence | None = None) -> bytes:
+    """Numbers of each group as dots in a row of its own, on one axis, with the group's median.
+
+    label: of the axis; colours: of the groups in 0..1, shape (group, 3).
+    """
+    colours = [LINE] * len(groups) if colours is None else colours
+    high, margin = 0.34 * len(groups), 0.25 + 0.075 * max(map(len, groups))
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(margin + 3.7, high + 0.75)
+        axes = add_axes(figure, margin, 0.5, 3.5, high + 0.15)
+        for row, (values, colour) in enumerate(zip(groups.values(), colours, strict=True)):
+            _dots(axes, np.asarray(values, float), len(groups) - 1 - row, colour)
+        axes.set(xlabel=label, ylim=(-0.6, len(groups) - 0.4))
+        axes.set_yticks(range(len(groups)), list(groups)[::-1])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.grid(axis="x", color="#E4E4E8", linewidth=0.6)
+        axes.set_axisbelow(True)
+        return png_bytes(figure)
+
+
+def quantities(values: Mapping[str, np.ndarray]) -> bytes:
+    """Different quantities of the same people side by side, each on an axis of its own, with its median."""
+    wide = 2.6
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(wide * len(values), 1.05)
+        for column, (name, numbers) in enumerate(values.items()):
+            axes = add_axes(figure, wide * column + 0.15, 0.5, wide - 0.35, 0.48)
+            _dots(axes, np.asarray(numbers, float), 0, LINE)
+            axes.set(xlabel=name, ylim=(-0.7, 0.7), yticks=[])
+            axes.spines["left"].set_visible(False)
+            axes.margins(x=0.06)
+            axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
+        return png_bytes(figure)
+
+
+def _dots(axes, values: np.ndarray, row: float, colour) -> None:
+    """A row of dots, moved up and down in turn so that equal values are seen, and their median."""
+    if not len(values):
+        return
+    order = np.argsort(values, kind="stable")
+    shift = 0.22 * (np.arange(len(values)) * 0.618034 % 1 * 2 - 1) * (len(values) > 4)
+    axes.scatter(
+        values[order], row + shift, s=np.clip(900 / len(values), 5, 22), color=[colour], alpha=0.55, linewidths=0
+    )
+    median = float(np.median(values))
+    axes.plot([median, median], [row - 0.34, row + 0.34], color=INK, linewidth=1.3, solid_capstyle="butt")
 
 
 def new_figure(wide: float, high: float) -> Figure:

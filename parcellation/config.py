@@ -212,6 +212,16 @@ class Outputs(Section):
         default="cortex", description="whether CIFTI maps also carry the input's voxels, as 0 (den-91k)"
     )
     gifti: bool = Field(default=False, description="maps also as GIFTI on fsLR, as they always are on fsaverage")
+    contrasts: list[tuple[str, str]] = Field(
+        default=[], description="pairs of networks by name, whose difference of connectivity is written besides"
+    )
+    profile_maps: bool = Field(default=False, description="each subject's connectivity also on the cortex")
+
+    @model_validator(mode="after")
+    def _two_networks_a_contrast(self) -> "Outputs":
+        if same := [first for first, second in self.contrasts if first == second]:
+            raise ValueError(f"contrasts: expected two different networks in a pair, got {same[0]!r} twice")
+        return self
 
     @model_validator(mode="after")
     def _one_density(self) -> "Outputs":

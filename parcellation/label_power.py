@@ -278,7 +278,7 @@ def half_labels(model: TrainedModel, observed: Observed, log_map: Float[Tensor, 
 
 
 def without(mean: Float[Tensor, "V K"], labels: Float[Tensor, "V K"], subjects: int) -> Float[Tensor, "V K"]:
-    """The map of all other subjects, from everybody's as `refit_map` counts it and one subject's label probabilities."""
+    """The map of all others, from everybody's as `refit_map` counts it and one subject's label probabilities."""
     halves = HALF * mean.shape[-1]
     counts = (mean * (subjects + halves) - labels).clamp_min(HALF)
     return counts / counts.sum(-1, keepdim=True)

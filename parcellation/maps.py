@@ -31,7 +31,9 @@ class Export:
 
     out: folder of the derivative; targets: names of the connectivity targets; seg: the segmentation's name in file
     names, letters and digits; styles: `Cifti`, `Gifti` or both; provenance: what every dseg sidecar says besides;
-    target_of: the target that each vertex of the brain shows in maps of profiles, -1 for none (`profiles.fill`).
+    target_of: the target that each vertex of the brain shows in maps of profiles, -1 for none (`profile_maps.fill`);
+    pairs: networks (positions) that answers have a contrast of besides; subject_profiles: whether each subject has maps
+    of profiles.
     """
 
     out: Path
@@ -42,6 +44,8 @@ class Export:
     styles: tuple[type[Cifti] | type[Gifti], ...] = (Cifti,)
     provenance: dict = field(default_factory=dict)
     target_of: np.ndarray | None = None
+    pairs: Sequence[tuple[int, int]] = ()
+    subject_profiles: bool = False
 
     def __post_init__(self):
         if not re.fullmatch(r"[A-Za-z0-9]+", self.seg):
@@ -109,6 +113,8 @@ def write_subject(export: Export, posterior) -> None:
     _write_scalars(export, naming("stat-uncertainty_boldmap"), maps, UNCERTAINTY, where)
     _write_profiles(export, functional, posterior, where)
     _write_parcels(export, functional, posterior)
+    if export.subject_profiles:
+        _write_profile_maps(export, functional("stat-profile_boldmap"), posterior)
 
 
 def write_population(export: Export, population) -> None:
@@ -125,6 +131,7 @@ def write_population(export: Export, population) -> None:
         "confidence": {"confidence": confidence},
         "consensus": {"consensus": population.consensus},
         "betweensd": between,
+        "variability": {"between subjects": population.between, "within subjects": population.within},
     }.items():
         _write_scalars(export, naming(f"stat-{stat}_boldmap"), maps, {stat: POPULATION[stat]}, "population")
     _write_profiles(export, naming, population, "population")
@@ -149,6 +156,8 @@ POPULATION = {
     "confidence": "Probability of the population's label",
     "consensus": "Share of subjects whose label is the population's",
     "betweensd": "Standard deviation over subjects of the probability of each network",
+    "variability": "Bits by which subjects differ in their label (mutual information of label and subject), and the "
+    "mean entropy of a subject's own label; they add up to the entropy of the subjects' mean probability",
 }
 
 
@@ -218,7 +227,7 @@ def _write_profiles(export: Export, naming, posterior, where: str) -> None:
     """The connectivity profile of each network, and what sets it apart, as tables: one row a network and target."""
     for stat, rows, meaning in (
         ("profile", export.networks.names, "Connectivity of a network with a target"),
-        ("contrast", contrast_names(export.networks.names), "Difference of two networks' connectivity with a target"),
+        ("contrast", contrast_names(export.networks.names, export.pairs), "Difference of networks' connectivity"),
     ):
         K, T = len(rows), len(export.targets)
         columns = {
@@ -251,22 +260,22 @@ def _write_parcels(export: Export, naming, posterior) -> None:
 INTERVAL = {"low": "Lower end of the 90 % credible interval", "high": "Upper end of the 90 % credible interval"}
 
 
-def contrast_names(networks: Sequence[str]) -> tuple[str, ...]:
+def contrast_names(networks: Sequence[str], pairs: Sequence[tuple[int, int]] = ()) -> tuple[str, ...]:
     """What each contrast is called: of two networks their one difference, of more each against the mean of the others.
 
-    The order is that of `posterior.contrasts`.
+    pairs: networks (positions) whose differences follow. The order is that of `posterior.contrasts`.
     """
-    if len(networks) == 2:
-        return (f"{networks[0]} minus {networks[1]}",)
-    return tuple(f"{name} minus the others" for name in networks)
+    others = [f"{name} minus the others" for name in networks]
+    standard = [f"{networks[0]} minus {networks[1]}"] if len(networks) == 2 else others
+    return (*standard, *(f"{networks[first]} minus {networks[second]}" for first, second in pairs))
 
 
-def _write_profile_maps(export: Export, path, population) -> None:
+def _write_profile_maps(export: Export, path, posterior) -> None:
     """Mean profiles and contrasts on the cortex: every vertex shows the value of its target."""
     if export.target_of is None:
         return
-    names = [*export.networks.names, *contrast_names(export.networks.names)]
-    values = np.concatenate([population.profile_mean, population.contrast_mean])
+    names = [*export.networks.names, *contrast_names(export.networks.names, export.pairs)]
+    values = np.concatenate([posterior.profile_mean, posterior.contrast_mean])
     shown = np.where(export.target_of >= 0, values[:, export.target_of], 0)
     for writer in export.writers:
         writer.write_cortex(path, dict(zip(names, shown.astype(np.float32), strict=True)))

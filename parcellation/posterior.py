@@ -7,7 +7,7 @@ the population frozen at its draws.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,7 +60,8 @@ class PopulationPosterior:
     """The population's answer, as in SubjectPosterior.
 
     consensus: share of the given subjects whose label is the population's, (V,); betweensd: standard deviation of a
-    network's probability over subjects, (V, K); both NaN-free, and 0 when no subjects were given.
+    network's probability over subjects, (V, K); within, between: see `split_entropy`, in bits, (V,); all NaN-free, and
+    0 when no subjects were given.
     """
 
     probability: Float[np.ndarray, "V K"]
@@ -74,18 +75,28 @@ class PopulationPosterior:
     contrast_high: Float[np.ndarray, "C target"]
     consensus: Float[np.ndarray, " V"]
     betweensd: Float[np.ndarray, "V K"]
+    within: Float[np.ndarray, " V"]
+    between: Float[np.ndarray, " V"]
 
 
 class Posterior:
     """A frozen model with its draws of the population.
 
-    refinement: steps that improve a subject's encodings beyond the encoder's; rule: what a step does.
+    refinement: steps that improve a subject's encodings beyond the encoder's; rule: what a step does; pairs: networks
+    (positions) whose contrasts follow those that all answers have.
     Raises UsageError for a model whose subject sites have free encodings: it knows its training subjects only; and for
     steps where none of them can be refined.
     """
 
-    def __init__(self, model: TrainedModel, draws: int = 64, refinement: int = 0, rule: Rule = natural_rule):
-        self.model, self.draws, self.refinement, self.rule = model, draws, refinement, rule
+    def __init__(
+        self,
+        model: TrainedModel,
+        draws: int = 64,
+        refinement: int = 0,
+        rule: Rule = natural_rule,
+        pairs: Sequence[tuple[int, int]] = (),
+    ):
+        self.model, self.draws, self.refinement, self.rule, self.pairs = model, draws, refinement, rule, pairs
         self.family, self.template = model.family.eval(), model.family.template
         check_applicable(self.family)
         if refinement:
@@ -206,7 +217,7 @@ class Posterior:
             entropy,
             information,
             observed.mask.any(1)[0].cpu().numpy(),
-            *_profiles(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy())),
+            *_profiles(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy()), self.pairs),
             draw_labels(labels, self._generator("labels", subject)),
         )
 
@@ -218,12 +229,14 @@ class Posterior:
     def of_population(self, subjects: Float[np.ndarray, "S V K"] | None, back: Callable) -> PopulationPosterior:
         """The population's answer; `subjects` are label probabilities (S, V, K) that it is compared with."""
         probability, entropy, information = summarise_labels(torch.from_numpy(self.maps()))
-        profile = _profiles(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()))
-        consensus, between = np.zeros(len(probability)), np.zeros_like(probability)
+        profile = _profiles(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()), self.pairs)
+        consensus, within, between = np.zeros((3, len(probability)))
+        spread = np.zeros_like(probability)
         if subjects is not None and len(subjects):
             consensus = (subjects.argmax(-1) == probability.argmax(-1)).mean(0)
-            between = subjects.std(0)
-        return PopulationPosterior(probability, entropy, information, *profile, consensus, between)
+            spread = subjects.std(0)
+            within, between = split_entropy(subjects)
+        return PopulationPosterior(probability, entropy, information, *profile, consensus, spread, within, between)
 
 
 def check_applicable(family: Family) -> None:
@@ -305,6 +318,16 @@ def summarise_labels(
     return mean.cpu().numpy(), total.cpu().numpy(), (total - within).clamp_min(0).cpu().numpy()
 
 
+def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
+    """What is uncertain within a subject, and what varies between subjects, in bits, float64, (V,) each.
+
+    subjects: label probabilities. The first is the mean entropy of a subject's label; the second the mutual information
+    of label and subject. They add up to the entropy of the mean over subjects, the label of somebody unknown.
+    """
+    _, total, between = summarise_labels(torch.from_numpy(np.asarray(subjects)))
+    return total - between, between
+
+
 def _entropy(p: Tensor) -> Tensor:
     return -torch.special.xlogy(p, p).sum(-1) / np.log(2)
 
@@ -319,17 +342,25 @@ def draw_labels(probability: Float[Tensor, "draws V K"], generator: torch.Genera
     return drawn
 
 
-def contrasts(profiles: Float[np.ndarray, "draws K target"]) -> Float[np.ndarray, "draws C target"]:
-    """What sets networks apart: of two the first minus the second, of more each minus the mean of the others."""
+def contrasts(
+    profiles: Float[np.ndarray, "draws K target"], pairs: Sequence[tuple[int, int]] = ()
+) -> Float[np.ndarray, "draws C target"]:
+    """What sets networks apart: of two the first minus the second, of more each minus the mean of the others.
+
+    pairs: networks (positions) of which the first minus the second follows.
+    """
     K = profiles.shape[1]
     if K == 2:
-        return profiles[:, :1] - profiles[:, 1:]
-    return (profiles - profiles.mean(1, keepdims=True)) * (K / max(K - 1, 1))
+        standard = profiles[:, :1] - profiles[:, 1:]
+    else:
+        standard = (profiles - profiles.mean(1, keepdims=True)) * (K / max(K - 1, 1))
+    first, second = np.array(pairs, int).reshape(-1, 2).T
+    return np.concatenate([standard, profiles[:, first] - profiles[:, second]], 1)
 
 
-def _profiles(draws: Float[np.ndarray, "draws K target"]) -> tuple[np.ndarray, ...]:
+def _profiles(draws: Float[np.ndarray, "draws K target"], pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, ...]:
     """Mean, low and high of profiles, then of their contrasts."""
-    return *_interval(draws), *_interval(contrasts(draws))
+    return *_interval(draws), *_interval(contrasts(draws, pairs))
 
 
 def _estimate_of_all(encoding: Encoding) -> Encoding:

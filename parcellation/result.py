@@ -188,6 +188,11 @@ class Maps:
         return self._table("stat-betweensd_boldmap.dscalar.nii")
 
     @cached_property
+    def variability(self) -> pandas.DataFrame:
+        """The population's: bits of a label that vary between subjects, and that are uncertain within a subject."""
+        return self._table("stat-variability_boldmap.dscalar.nii")
+
+    @cached_property
     def profile(self) -> pandas.DataFrame:
         """Connectivity with each target: mean, low, high, indexed by network and target."""
         return read_table(self.func / f"{self.start}_stat-profile_network.tsv").set_index(["network", "target"])

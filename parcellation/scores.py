@@ -44,7 +44,7 @@ def calibration(posterior: np.ndarray, labels: np.ndarray, bins: int = 10) -> di
 
 
 def calibration_error(confidence: np.ndarray, hit: np.ndarray, bins: int = 10) -> float:
-    """Expected calibration error, as in `calibration`, of so many confidences (n,) and whether the label was right (n,)."""
+    """Expected calibration error, as in `calibration`, of confidences (n,) and whether labels were right (n,)."""
     index = np.clip((confidence * bins).astype(int), 0, bins - 1)
     inside = [index == b for b in range(bins) if (index == b).any()]
     return float(sum(one.mean() * abs(confidence[one].mean() - hit[one].mean()) for one in inside))

@@ -53,6 +53,8 @@ def answer(subject: str, probability: np.ndarray, seed: int = 0, draws: int = DR
         mask=np.ones(V, bool) if mask is None else mask,
         consensus=rng.uniform(size=V),
         betweensd=rng.uniform(size=(V, K)),
+        within=rng.uniform(0, 0.5, V),
+        between=rng.uniform(0, 0.5, V),
         label_draws=(probability.cumsum(1)[:, :-1] < uniform).sum(-1).astype(np.uint16),
         **{f"profile_{part}": mean + step for part, step in (("mean", 0), ("low", -0.5), ("high", 0.25))},
         **{f"contrast_{part}": difference + step for part, step in (("mean", 0), ("low", -0.5), ("high", 0.25))},
@@ -111,7 +113,7 @@ def expected_maps(space: str, stem: str, atlas: str, subjects, gifti: str = "", 
     stats = {f"_stat-{stat}_network.{end}" for stat in ("profile", "contrast") for end in ("tsv", "json")}
     group = f"tpl-{space}/tpl-{space}"
     files = {f"{group}_{atlas}{end}" for end in tables | stats}
-    files |= _maps(group, atlas, ("entropy", "confidence", "consensus", "betweensd"), gifti)
+    files |= _maps(group, atlas, ("entropy", "confidence", "consensus", "betweensd", "variability"), gifti)
     files |= {f"{group}_{atlas}_stat-profile_boldmap.{end}" for end in ("dscalar.nii", "json")}
     files |= {f"{group}_hemi-{side}_{atlas}_stat-profile_boldmap.func.gii" for side in "LR" if gifti}
     kinds = ("midthickness", "inflated") if surfaces else ()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from parcellation.charts import DPI, density_curve, reliability_diagram, training_curve
+from parcellation.charts import DPI, density_curve, quantities, reliability_diagram, strips, training_curve
 
 
 def pixels(png):
@@ -53,3 +53,22 @@ def test_a_density_that_rises_is_drawn_rising():
 
     assert left_of_right(rising) > 10
     assert left_of_right(falling) < -10
+
+
+def test_strips_have_a_row_a_group_with_its_median():
+    orange = np.array([[0.84, 0.37, 0.0]])
+    groups = {"one": np.array([1.0, 2, 3, 4, 9])}
+    line = (pixels(strips(groups, "x", orange)) < 0.25).all(-1)
+    other = (pixels(strips({"one": groups["one"] + [0, 0, 2, 0, 0]}, "x", orange)) < 0.25).all(-1)
+    assert line.any()
+    assert (line != other).any()  # the median has moved
+    assert strips(groups, "x", orange) == strips(groups, "x", orange)
+    two = strips(groups | {"two": np.zeros(0)}, "x")
+    assert len(pixels(two)) > len(pixels(strips(groups, "x")))
+
+
+def test_quantities_stand_side_by_side_whatever_their_units():
+    alone, both = (pixels(quantities(values)) for values in ({"p": np.array([0.1, 0.9])},
+                   {"p": np.array([0.1, 0.9]), "frames": np.full(200, 1200)}))  # fmt: skip
+    assert both.shape[1] == 2 * alone.shape[1]
+    np.testing.assert_array_equal(both[:, : alone.shape[1] - 10], alone[:, :-10])

@@ -218,3 +218,10 @@ def test_cleaning_that_is_not_said_is_the_layouts():
     assert data(layout="fmriprep", band_pass=None).band_pass is None
     again = data(**data(layout="fmriprep", confounds="none").model_dump(mode="json"))
     assert again.confounds == "none"
+
+
+def test_a_contrast_is_of_two_networks(tmp_path):
+    pair = study_with(outputs={"contrasts": [["a", "b"]]})
+    assert parse_study(pair, tmp_path / "study.yaml").outputs.contrasts == [("a", "b")]
+    with pytest.raises(UsageError, match="'a' twice"):
+        parse_study(study_with(outputs={"contrasts": [["a", "a"]]}), tmp_path / "study.yaml")

@@ -26,6 +26,7 @@ TARGETS = ("L_001", "L_002", "R_001")
 NAMES = ("Broca-anterior", "Broca-posterior", "tiers & <'rest'>")
 DSEG = "anat/sub-0100307_space-fsLR_seg-broca3_den-32k_dseg"
 PROBSEG = "anat/sub-0100307_space-fsLR_seg-broca3_den-32k_probseg"
+STATS = ("entropy", "confidence", "consensus")
 UNCERTAINTY = "anat/sub-0100307_space-fsLR_seg-broca3_den-32k_stat-uncertainty_boldmap"
 
 
@@ -64,6 +65,8 @@ def posterior_of(frame, K=3, seed=0):
         mask=np.arange(V) != 1,
         consensus=rng.uniform(size=V).astype(np.float32),
         betweensd=rng.uniform(size=(V, K)).astype(np.float32),
+        within=rng.uniform(size=V).astype(np.float32),
+        between=rng.uniform(size=V).astype(np.float32),
         profile_mean=mean,
         profile_low=mean - 0.5,
         profile_high=mean + 0.25,
@@ -219,7 +222,7 @@ def test_population_files(export):
     folder = export.out / "tpl-fsLR"
     stem = "tpl-fsLR_atlas-broca3_den-32k"
     files = {path.name for path in folder.iterdir()}
-    stats = [f"{stem}_stat-{stat}_boldmap" for stat in ("entropy", "confidence", "consensus", "betweensd")]
+    stats = [f"{stem}_stat-{stat}_boldmap" for stat in (*STATS, "betweensd", "variability")]
     assert {f"{name}.dscalar.nii" for name in [f"{stem}_probseg", *stats]} < files
     assert {f"{name}.json" for name in [f"{stem}_dseg", f"{stem}_probseg", *stats]} < files
     assert {
@@ -229,6 +232,10 @@ def test_population_files(export):
     } < files
     # The validator wants it at the root.
     assert json.loads((export.out / "atlas-broca3_description.json").read_text())["Density"] == "32k"
+    split = nibabel.load(folder / f"{stem}_stat-variability_boldmap.dscalar.nii")
+    assert split.header.get_axis(0).name.tolist() == ["between subjects", "within subjects"]
+    expected = [population.between, population.within]
+    np.testing.assert_array_equal(np.asanyarray(split.dataobj)[:, export.frame.rows], expected)
     between = nibabel.load(folder / f"{stem}_stat-betweensd_boldmap.dscalar.nii")
     assert between.header.get_axis(0).name.tolist() == list(NAMES)
     np.testing.assert_array_equal(np.asanyarray(between.dataobj)[:, export.frame.rows], population.betweensd.T)
@@ -255,6 +262,22 @@ def test_profiles_are_one_row_a_network_and_target(export):
     assert len(table) == 9
     assert table.loc[(NAMES[2], "L_002"), "mean"] == pytest.approx(posterior.profile_mean[2, 1], rel=1e-5)
     assert table.loc[(NAMES[0], "R_001"), "high"] == pytest.approx(posterior.profile_high[0, 2], rel=1e-5)
+
+
+def test_chosen_pairs_and_profiles_of_subjects_on_the_cortex(export):
+    chosen = replace(export, pairs=((2, 0),), subject_profiles=True, target_of=np.arange(len(export.frame.brain)) % 3)
+    posterior = posterior_of(export.frame)
+    for part in ("mean", "low", "high"):
+        rows = getattr(posterior, f"contrast_{part}")
+        setattr(posterior, f"contrast_{part}", np.concatenate([rows, [[1, 2, 3]]]).astype(np.float32))
+    write_subject(chosen, posterior)
+    stem = export.out / "sub-0100307/func/sub-0100307_space-fsLR_seg-broca3_den-32k_stat"
+    table = pandas.read_csv(f"{stem}-contrast_network.tsv", sep="\t").set_index(["network", "target"])
+    name = f"{NAMES[2]} minus {NAMES[0]}"
+    assert table.loc[name, "mean"].tolist() == [1, 2, 3]
+    image = nibabel.load(f"{stem}-profile_boldmap.dscalar.nii")
+    assert image.header.get_axis(0).name.tolist() == [*NAMES, *(f"{n} minus the others" for n in NAMES), name]
+    np.testing.assert_array_equal(np.asanyarray(image.dataobj)[-1, :4], [1, 2, 3, 1])
 
 
 def test_a_rerun_gives_the_same_bytes(export, tmp_path):

@@ -11,7 +11,7 @@ from parcellation.family import Family
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Observed
-from parcellation.posterior import Posterior, contrasts, draw_labels, summarise_labels, tempered_labels
+from parcellation.posterior import Posterior, contrasts, draw_labels, split_entropy, summarise_labels, tempered_labels
 from parcellation.training import Whole, settle_population, warm_start
 from tests.conftest import Drawn, draw_cohort, generator
 
@@ -224,6 +224,15 @@ def test_the_population_is_compared_with_its_subjects(posterior):
     got = posterior.of_population(np.stack([maps, maps, maps, shifted]), same)
     assert np.allclose(got.consensus, 0.75)
     assert np.allclose(got.betweensd, np.stack([maps, maps, maps, shifted]).std(0))
+    mean = np.mean([maps, maps, maps, shifted], 0)
+    assert np.allclose(got.within + got.between, -(mean * np.log2(mean)).sum(-1))
+
+
+def test_what_is_uncertain_within_subjects_is_told_from_what_varies_between_them():
+    sure, other, unsure = np.array([1.0, 0]), np.array([0.0, 1]), np.array([0.5, 0.5])
+    within, between = split_entropy(np.array([[sure, sure, unsure], [sure, other, unsure]]))
+    assert within == pytest.approx([0, 0, 1], abs=1e-12)
+    assert between == pytest.approx([0, 1, 0], abs=1e-12)
 
 
 def test_a_model_that_knows_its_training_subjects_only_is_refused(drawn):
@@ -260,8 +269,20 @@ def test_a_subject_s_drawn_labels_have_the_map_s_probabilities(posterior, drawn)
 def test_contrasts_of_two_and_of_more():
     profiles = np.random.default_rng(0).normal(size=(5, 3, 4))
     np.testing.assert_allclose(contrasts(profiles[:, :2])[:, 0], profiles[:, 0] - profiles[:, 1])
+    pair = contrasts(profiles, [(2, 0)])
+    np.testing.assert_array_equal(pair[:, :3], contrasts(profiles))
+    np.testing.assert_allclose(pair[:, 3], profiles[:, 2] - profiles[:, 0])
     against = contrasts(profiles)
     np.testing.assert_allclose(against[:, 1], profiles[:, 1] - profiles[:, [0, 2]].mean(1))
+
+
+def test_a_chosen_pair_changes_nothing_else_of_an_answer(posterior, drawn):
+    one = posterior.subject("x", SESSIONS, drawn.subject(2), same)
+    other = Posterior(posterior.model, posterior.draws, pairs=((2, 1),)).subject("x", SESSIONS, drawn.subject(2), same)
+    np.testing.assert_array_equal(other.probability, one.probability)
+    np.testing.assert_array_equal(other.contrast_low[:-1], one.contrast_low)
+    np.testing.assert_allclose(other.contrast_mean[-1], one.profile_mean[2] - one.profile_mean[1], rtol=1e-5, atol=1e-8)
+    assert (other.contrast_low[-1] <= other.contrast_high[-1]).all()
 
 
 def test_a_contrast_s_interval_is_that_of_the_difference(posterior, drawn):

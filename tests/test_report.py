@@ -12,7 +12,9 @@ from parcellation.anatomy import Agreement, Match
 from parcellation.derivative import participant
 from parcellation.label_table import named_networks
 from parcellation.map_files import Frame
-from parcellation.report import ReportContent, profile_bars, render, shown, write_report
+from parcellation.report import HeldOut, Reliability, ReportContent, render, render_subject, write_report
+from parcellation.report_parts.tables import profile_bars, shown
+from parcellation.report_parts.viewer import script, script_hash
 from parcellation.surfaces import Mesh, Targets, Vertices
 from parcellation.verbs.anatomy import Anatomy
 from tests.spheres import sphere
@@ -37,6 +39,7 @@ def posterior_of(subject="01", seed=0, networks=2):
     probability = rng.dirichlet(np.ones(networks), V)
     mean = np.arange(networks * 20, dtype=float).reshape(networks, 20) / 40
     mean[0] = mean[0, ::-1]
+    contrast = mean[:1] - mean[1:] if networks == 2 else mean - mean.mean(0)
     return SimpleNamespace(
         subject=subject,
         sessions=("1",),
@@ -47,9 +50,14 @@ def posterior_of(subject="01", seed=0, networks=2):
         mask=np.arange(V) > 0,
         consensus=np.full(V, 0.75),
         betweensd=np.full((V, networks), 0.2),
+        within=np.full(V, 0.3),
+        between=np.full(V, 0.1),
         profile_mean=mean,
         profile_low=mean - 0.1,
         profile_high=mean + 0.1,
+        contrast_mean=contrast,
+        contrast_low=contrast - 0.1,
+        contrast_high=contrast + 0.1,
     )
 
 
@@ -84,22 +92,31 @@ def pictures(page):
 
 def test_nothing_is_loaded_from_elsewhere(page):
     assert "http" not in re.sub(r'http-equiv="Content-Security-Policy"', "", page)
-    assert "<script" not in page
     assert "url(" not in page
     assert all(uri.startswith("data:image/png;base64,iVBOR") for uri, _ in pictures(page))
 
 
+def test_one_script_may_run_and_no_other(page):
+    assert re.findall(r"<script[^>]*>", page) == ['<script type="application/json" id="viewer-data">', "<script>"]
+    assert f"<script>{script()}</script>" in page
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{script_hash(script())}'" in page
+    strip = render(content_of(geometry=None))
+    assert "script-src" not in strip
+    assert "<script" not in strip
+
+
 def test_every_picture_says_what_it_shows(page):
     texts = [alt for _, alt in pictures(page)]
-    # Population labels and entropy, three subjects, consensus and spread, one contrast.
-    assert len(texts) == 8
+    # Cohort, population labels and entropy, three subjects, four of differences, sizes, one contrast.
+    assert len(texts) == 12
     assert all(len(text) > 20 for text in texts)
     share = np.mean(posterior_of().probability.argmax(1) == 0)
-    assert f"{share:.0%} front" in texts[0]
+    assert f"{share:.0%} front" in texts[1]
 
 
 def test_the_page_is_well_formed(page):
-    body = re.sub(r"<(meta|img|br|col)\b([^>]*)>", r"<\1\2/>", page.split("<!DOCTYPE html>")[1])
+    body = re.sub(r"(<script>).*?(</script>)", r"\1\2", page.split("<!DOCTYPE html>")[1], flags=re.S)
+    body = re.sub(r"<(meta|img|br|col)\b([^>]*)>", r"<\1\2/>", body)
     ElementTree.fromstring(body.replace("<!DOCTYPE html>", ""))
 
 
@@ -120,23 +137,42 @@ def test_the_cohort_table_lists_everybody_with_flags(page):
 
 
 def test_what_is_unknown_is_left_out(page):
-    for section in ("truth", "retest", "anatomy", "training"):
+    for section in ("training",):
         assert f'id="{section}"' not in page
         assert f'href="#{section}"' not in page
 
 
+def test_what_was_not_checked_is_said_with_how_to_check_it(page):
+    rows = re.findall(r'<a href="#(\w+)">([^<]*)</a></th><td class="state[^>]*>. ([^<]*)</td>', page)
+    assert rows == [
+        ("cohort", "Data quality", "checked"),
+        ("checks", "Test-retest", "not checked"),
+        ("checks", "Calibration", "not checked"),
+        ("checks", "Held-out likelihood", "not checked"),
+        ("gaps", "Amortization gap", "not checked"),
+        ("anatomy", "Anatomy", "not checked"),
+    ]
+    assert "parcellation diagnose" in page
+    assert "outputs.atlas" in page
+    for section, _, _ in rows:
+        assert f'id="{section}"' in page
+
+
 def test_what_is_known_is_shown():
     recovery = {"ours": {"accuracy": 0.948, "NLL": 0.135}, "group map": {"accuracy": 0.87}}
-    reliability = {"confidence": np.array([0.6, 0.9]), "accuracy": np.array([0.5, 0.9]), "count": np.array([3, 4])}
-    retest = [{"subject": "real", "agreement": 0.8765}]
-    page = render(
-        content_of(recovery=recovery, reliability=reliability, retest=retest, training_loss=[3.0, 2.0], geometry=None)
-    )
+    reliability = [Reliability(np.array([0.6, 0.9]), np.array([0.5, 0.9]), np.array([3, 1]), "Of the truth.")]
+    held_out = HeldOut({"left out": np.array([1.0, 2.0]), "nobody": np.zeros(0)})
+    known = {"recovery": recovery, "reliability": reliability, "held_out": held_out, "training_loss": [3.0, 2.0]}
+    page = render(content_of(retest=[{"subject": "real", "agreement": 0.8765}], geometry=None, **known))
     assert re.search(r'class="ours"><th scope="row">ours</th><td>0.948</td><td>0.135</td>', page)
     assert re.search(r"group map</th><td>0.870</td><td>–</td>", page)
     assert "differ by at most 0.100" in page
+    assert "Of the truth. Larger dots hold more of the 4 labels. Expected calibration error 0.075." in page
     assert "0.876" in page or "0.877" in page
-    assert "training loss per step (not an ELBO)" in page.lower().replace("elbo", "ELBO")
+    assert "left out: 1.500" in page
+    assert "nobody:" not in page
+    assert "It is not an ELBO" in page
+    assert page.count("○ not checked") == 2  # gap and anatomy
 
 
 def test_agreement_with_anatomy_is_shown_with_its_chance_level_or_why_not():
@@ -160,17 +196,48 @@ def test_without_a_surface_maps_are_strips_and_the_page_says_so():
     page = render(content_of(geometry=None))
     assert "No surface is known" in page
     assert "Hatched" not in page
-    assert len(pictures(page)) == 4  # population and three subjects
+    assert len(pictures(page)) == 6  # cohort, population, three subjects, sizes
 
 
-def test_a_large_cohort_is_shown_in_part_and_the_page_says_so():
-    page = render(content_of(geometry=None, subjects=iter(content_of().subjects), gallery_limit=2))
-    assert "The first 2 of 3 subjects are shown" in page
-    assert len(pictures(page)) == 3
+def test_subjects_of_a_large_cohort_have_pages_of_their_own(tmp_path):
+    content, folder = content_of(geometry=None, gallery_limit=2), tmp_path / "report"
+    folder.mkdir()
+    (folder / "sub-gone.html").write_text("of an earlier report")
+    write_report(tmp_path / "report.html", content)
+    index = (tmp_path / "report.html").read_text(encoding="utf-8")
+    pages = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    assert sorted(pages) == ["sub-01.html", "sub-02.html", "sub-03.html"]
+    assert index.count('href="report/sub-02.html"') == 2
+    assert len(pictures(index)) == 3  # cohort, population, sizes
+    assert "noisy" in pages["sub-02.html"]
+    assert "noisy" not in pages["sub-01.html"]
+    assert re.findall(r'href="([^"]*)"', pages["sub-02.html"]) == ["../report.html", "sub-01.html", "sub-03.html"]
+    assert len(pictures(pages["sub-02.html"])) == 1
+    assert "&lt;back&gt;" in pages["sub-02.html"]
+    assert "<script" not in pages["sub-02.html"]
+
+
+def test_pages_go_when_everybody_fits_on_one(tmp_path):
+    write_report(tmp_path / "report.html", content_of(geometry=None, gallery_limit=2))
+    write_report(tmp_path / "report.html", content_of(geometry=None))
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_subject_s_page_shows_its_maps_and_gap():
+    gap = {"participant_id": "sub-03", "amortization_gap": 1.5, "amortization_gap_error": 0.1, "encoder_gap": None,
+           "sharing_gap": None, "approximation_gap": None, "log_evidence_by": "annealing", "near_prior": None,
+           "flags": None}  # fmt: skip
+    content = content_of(gaps=[gap])
+    page = render_subject(content, 2)
+    assert len(pictures(page)) == 2
+    assert "1.500 ± 0.100" in page
+    assert "1.500 ± 0.100" not in render_subject(content, 0)
+    assert "measured for 1 of 3 subjects, median 1.5 nats, 0 flagged" in render(replace(content, geometry=None))
 
 
 def test_targets_that_set_a_network_apart_come_first():
-    front, back = profile_bars(content_of())
+    content = content_of()
+    front, back = profile_bars(content.population, content.networks, content.targets.names)
     assert [bar.target for bar in front["bars"][:2]] == ["L_000", "L_001"]
     assert [bar.target for bar in back["bars"][:2]] == ["L_019", "L_018"]
     for bar in front["bars"] + back["bars"]:
@@ -180,10 +247,20 @@ def test_targets_that_set_a_network_apart_come_first():
     assert longest.width / (longest.whisker + longest.whisker_width) == pytest.approx(longest.mean / longest.high)
 
 
-def test_more_networks_have_a_contrast_each():
-    three = content_of(networks=named_networks(3), population=posterior_of(networks=3), subjects=[])
+def test_more_networks_have_a_contrast_each_and_chosen_pairs_one_more():
+    population = posterior_of(networks=3)
+    for part in ("mean", "low", "high"):
+        values = getattr(population, f"contrast_{part}")
+        setattr(
+            population,
+            f"contrast_{part}",
+            np.concatenate([values, values[:1] * 0 + {"mean": 1, "low": -1, "high": 3}[part]]),
+        )
+    three = content_of(networks=named_networks(3), population=population, subjects=[], participants=[], pairs=((2, 0),))
     page = render(three)
-    assert page.count("minus the mean of the others.") == 6  # picture texts and captions
+    names = re.findall(r"Connectivity contrast on the cortex: ([^.]*)\.", page)
+    assert names == [*(f"network-0{k} minus the others" for k in (1, 2, 3)), "network-03 minus network-01"]
+    assert "0 of 20 targets have a 90 % interval that excludes 0" in page
     assert "No subject was inferred" in page
 
 

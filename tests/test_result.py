@@ -65,6 +65,8 @@ def test_what_only_the_population_has(result, made):
     population = made.answers["population"]
     np.testing.assert_array_equal(result.population.uncertainty["consensus"], population.consensus.astype(np.float32))
     np.testing.assert_array_equal(result.population.betweensd, population.betweensd.astype(np.float32))
+    split = np.stack([population.between, population.within], 1).astype(np.float32)
+    np.testing.assert_array_equal(result.population.variability, split)
     assert "mutual information" in result.subject("01").uncertainty
 
 

@@ -65,7 +65,7 @@ def test_an_exact_posterior_is_accepted_at_the_stated_rate(shared):
 
 
 def test_a_level_is_that_of_all_quantities_together():
-    """Of 18 exact ones some are refused one by one in a tenth of all experiments and more; together at the stated rate."""
+    """Of 18 exact ones some are often refused one by one; together they are at the stated rate."""
     experiments = [[judge(ranked(seed=20 * one + seed), DRAWS) for seed in range(18)] for one in range(12)]
     alone = [any(one.verdict != "calibrated" for one in found) for found in experiments]
     together = [any(one.verdict_among(18) != "calibrated" for one in found) for found in experiments]

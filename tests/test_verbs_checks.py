@@ -38,6 +38,11 @@ def test_retest_compares_sessions_of_those_who_have_two(finished):
     assert (found.within <= 1).all()
     assert 0 <= found.between <= 1
     assert found.rows()[0]["subjects"] == 4
+    # Both sessions of everybody, each from the other.
+    assert found.reliability["count"].sum() == 4 * 2 * 304
+    assert np.average(found.reliability["accuracy"], weights=found.reliability["count"]) == pytest.approx(
+        found.within.mean()
+    )
 
 
 def test_retest_of_one_person_has_no_other_to_compare_with(finished):

@@ -2,6 +2,11 @@
 
 import shutil
 
+import numpy as np
+
+from parcellation.config import load_study
+from parcellation.verbs.infer import Inference
+from parcellation.verbs.report import by_networks, held_out
 from tests.studies import command, replace, snapshot
 
 
@@ -37,3 +42,20 @@ def test_the_page_has_every_subject_and_no_more(finished):
     for subject in ("sim01", "sim05"):
         assert f"sub-{subject}" in page
     assert "sim06" not in page
+
+
+def test_people_who_were_not_trained_on_are_told_from_those_who_were_left_out(finished):
+    run = Inference.of(load_study(finished.study))
+    found = held_out(run, [(one.subject, one.sessions) for one in run.known()])
+    training, others = found.densities.values()
+    assert (len(training), len(others)) == (3, 2)
+    assert np.isfinite([*training, *others]).all()
+    assert found.by_networks is None
+
+
+def test_what_networks_found_is_shown(finished, tmp_path):
+    (tmp_path / "networks.tsv").write_text("networks\tdensity\tless_error\n2\t1.5\t0\n3\tn/a\tn/a\n4\t1.25\t0.5\n")
+    table = by_networks(tmp_path / "networks.tsv")
+    assert {name: values.tolist() for name, values in table.items()} == {
+        "networks": [2, 4], "density": [1.5, 1.25], "less_error": [0, 0.5]
+    }  # fmt: skip

@@ -34,6 +34,14 @@ def study(tmp_path):
     return parse_study(content, tmp_path / "study.yaml")
 
 
+def test_pairs_are_found_by_name_and_what_everybody_has_is_left_out():
+    three = named_networks(3, ("a", "b", "c"))
+    assert results.pairs_of([("c", "a"), ("a", "b"), ("c", "a")], three) == ((2, 0), (0, 1))
+    assert results.pairs_of([("a", "b"), ("b", "a")], named_networks(2, ("a", "b"))) == ((1, 0),)
+    with pytest.raises(UsageError, match="no network is called 'x'; expected names among a, b, c"):
+        results.pairs_of([("a", "x")], three)
+
+
 @pytest.fixture
 def export(study):
     frame = Frame(BRAIN, REGION)

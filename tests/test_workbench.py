@@ -11,7 +11,7 @@ pytestmark = needs_workbench
 def test_information_on_every_map(finished):
     folders = finished.results.glob("tpl-*"), finished.results.glob("sub-sim01/anat")
     paths = [path for folder in folders for one in folder for path in one.iterdir() if path.suffix in (".nii", ".gii")]
-    assert len(paths) == (8 + 8 + 4) + (3 + 3)
+    assert len(paths) == (9 + 9 + 4) + (3 + 3)
     for path in paths:
         said = workbench("-file-information", path)
         assert path.name in said

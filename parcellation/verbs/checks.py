@@ -57,7 +57,7 @@ def recovery(run: Inference, folder: Path) -> Recovery | None:
     oracle = np.stack(list(oracle.values()))
     methods = {"parcellation": ours, "group map (true)": np.broadcast_to(prior, ours.shape), "oracle": oracle}
     scores = {name: _scores(posterior, labels) for name, posterior in methods.items()}
-    return Recovery(scores, _reliability(ours, labels), len(answers))
+    return Recovery(scores, _reliability(ours.max(-1), ours.argmax(-1) == labels), len(answers))
 
 
 def _readable(function: Callable, subjects: Sequence[str]) -> dict:
@@ -93,8 +93,9 @@ def _oracle(run: Inference, subject: str, truth, prior: np.ndarray) -> np.ndarra
     return oracle_posterior(x, mask, scaled_profiles(x, mask, noiseless, truth.labels), prior, truth.labels)
 
 
-def _reliability(posterior: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    confidence, hit = posterior.max(-1).ravel(), (posterior.argmax(-1) == labels).ravel()
+def _reliability(confidence: np.ndarray, hit: np.ndarray) -> dict[str, np.ndarray]:
+    """Stated confidence and share of hits in bins of confidence."""
+    confidence, hit = np.ravel(confidence), np.ravel(hit)
     index = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
     used = [b for b in range(BINS) if (index == b).any()]
     return {
@@ -109,12 +110,16 @@ class Retest:
     """Agreement of label maps from independent sessions, each inferred alone.
 
     within: share of vertices with equal labels between two sessions of a subject, a number a subject; between: the same
-    between different subjects' sessions, NaN with one subject; confidence: mean stated confidence.
+    between different subjects' sessions, NaN with one subject; confidence: mean stated confidence; reliability: in bins
+    of the stated probability that the other session has a session's label, how often it has; linked: whether that is
+    the retest link's, which was fitted for it, or the confidence in the label, which says something else.
     """
 
     within: np.ndarray
     between: float
     confidence: float
+    reliability: dict[str, np.ndarray]
+    linked: bool
 
     def rows(self) -> list[dict]:
         """For the report's table."""
@@ -140,7 +145,20 @@ def retest(run: Inference, subjects: Sequence[str] | None = None) -> Retest | No
     within = (labels[:, 0] == labels[:, 1]).mean(-1)
     others = [(labels[i, 0] == labels[j, 1]).mean() for i in range(len(pairs)) for j in range(len(pairs)) if i != j]
     confidence = np.mean([one.probability.max(-1).mean() for pair in pairs for one in pair])
-    return Retest(within, float(np.mean(others)) if others else float("nan"), float(confidence))
+    between = float(np.mean(others)) if others else float("nan")
+    return Retest(within, between, float(confidence), _said_again(run, pairs), run.model.retest_link.checked)
+
+
+def _said_again(run: Inference, pairs: list[list[SubjectPosterior]]) -> dict[str, np.ndarray]:
+    """Whether sessions have each other's labels, by the probability that was stated for it, where both have data."""
+    link, group = run.model.retest_link, run.posterior.maps().mean(0)
+    stated, hit = [], []
+    for one, other in [order for pair in pairs for order in (pair, pair[::-1])]:
+        label, both = one.probability.argmax(-1), one.mask & other.mask
+        again = link.apply(one.probability, group) if link.checked else one.probability
+        stated.append(np.take_along_axis(again, label[:, None], -1)[both, 0])
+        hit.append((label == other.probability.argmax(-1))[both])
+    return _reliability(np.concatenate(stated), np.concatenate(hit))
 
 
 def _one_session(run: Inference, subject: str, t: int) -> SubjectPosterior:

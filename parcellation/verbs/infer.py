@@ -21,7 +21,7 @@ from parcellation.derivative import methods_text, participant, write_dataset
 from parcellation.errors import BadData, NothingSelected
 from parcellation.files import PART, unit_lock, writable_folder, write_text
 from parcellation.interruption import told_to_end
-from parcellation.label_table import Networks, named_networks
+from parcellation.label_table import Networks
 from parcellation.manifest import natural
 from parcellation.map_files import Cifti, Gifti
 from parcellation.maps import Export, bids_label, write_population, write_subject
@@ -30,6 +30,7 @@ from parcellation.plates import Observed
 from parcellation.posterior import PopulationPosterior, Posterior, SubjectPosterior
 from parcellation.posterior_file import read_posterior, write_posterior
 from parcellation.store import Store
+from parcellation.verbs import results
 from parcellation.verbs.gaps import kept_gap
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.novelty import Novelty
@@ -42,7 +43,6 @@ from parcellation.verbs.population import (
     population_model,
     remember,
 )
-from parcellation.verbs.results import export_frame, shown_targets, volume_of, write_scenes, write_sizes, write_surfaces
 from parcellation.verbs.workspace import GROUP, PARTICIPANT, Ground, Selection, Workspace, note
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,8 @@ class Inference:
         torch.set_num_threads(study.training.threads)
         steps = chosen_refinement(workspace, model, refinement, latest=population is None)
         model, origin = population_model(workspace, model, cohort, chosen(workspace, population), look_only)
-        posterior, origin = Posterior(model, study.outputs.draws, steps), replace(origin, refinement=steps)
+        pairs = results.pairs_of(study.outputs.contrasts, results.networks_of(study, model))
+        posterior, origin = Posterior(model, study.outputs.draws, steps, pairs=pairs), replace(origin, refinement=steps)
         return cls(study, workspace, ground, model, cohort, posterior, damaged, origin)
 
     def infer(self, subjects: list[str], sessions: Sequence[str] | None, export: Export) -> tuple[int, list[str]]:
@@ -183,12 +184,12 @@ class Inference:
         return tuple(name for name in self.cohort.sessions(subject) if names is None or name in names)
 
     def posterior_of(self, subject: str, sessions: tuple[str, ...]) -> SubjectPosterior:
-        """A subject's answer from these sessions, which is kept."""
+        """A subject's answer, which is kept."""
         with unit_lock(self.workspace.posteriors / "locks" / f"sub-{subject}.lock"):
             if self.origin.refinement:
                 log.info("subject %s: refining by %d steps", subject, self.origin.refinement)
             answer = self.answer(subject, sessions)
-            write_posterior(self._path(subject), answer, self.key(subject, sessions))
+            write_posterior(self._path(subject), answer, self._whole_key(subject, sessions))
         return answer
 
     def answer(self, subject: str, sessions: tuple[str, ...] | None = None) -> SubjectPosterior:
@@ -209,7 +210,7 @@ class Inference:
         if found is None or not set(found[0].sessions) <= set(self.cohort.sessions(subject)):
             return None
         answer, key = found
-        if sessions not in (None, answer.sessions) or key != self.key(subject, answer.sessions):
+        if sessions not in (None, answer.sessions) or key != self._whole_key(subject, answer.sessions):
             return None
         return answer
 
@@ -223,11 +224,16 @@ class Inference:
         return self.workspace.posteriors / f"sub-{subject}_posterior.safetensors"
 
     def key(self, subject: str, sessions: tuple[str, ...]) -> str:
-        """What an answer depends on: the model, the draws, refinement, and the content of the fingerprints."""
+        """What a posterior depends on: the model, the draws, refinement, and the content of the fingerprints."""
         units = [self.cohort.store.header(subject, session)["checksum"] for session in sessions]
         refined = [{"refinement": self.origin.refinement}] if self.origin.refinement else []
         content = [self.model.digest, self.study.outputs.draws, units, *refined]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def _whole_key(self, subject: str, sessions: tuple[str, ...]) -> str:
+        """What an answer depends on: its posterior, and the contrasts that are made of it."""
+        key, pairs = self.key(subject, sessions), self.posterior.pairs
+        return hashlib.sha256(json.dumps([key, pairs]).encode()).hexdigest() if pairs else key
 
     def population(self) -> PopulationPosterior:
         """The population's answer, compared with the subjects that are inferred."""
@@ -237,10 +243,7 @@ class Inference:
     @property
     def networks(self) -> Networks:
         """Networks with their colours; names: the study's, or those of the model's own study, or by orientation."""
-        model = self.model.details["study"]["model"]
-        oriented = self.model.details.get("orientation", {}).get("names")
-        names = self.study.model.names or model["names"] or oriented
-        return named_networks(model["networks"], names, self.model.details.get("colours"))
+        return results.networks_of(self.study, self.model)
 
     @property
     def seg(self) -> str:
@@ -252,8 +255,8 @@ class Inference:
         """Where and how maps are written: as CIFTI, and as GIFTI besides on fsaverage or where the study wants it."""
         outputs, volume = self.study.outputs, None
         if outputs.grayordinates == "all":
-            volume = volume_of(manifest_of(self.study, self.workspace, Selection()))
-        frame = export_frame(self.ground, volume)
+            volume = results.volume_of(manifest_of(self.study, self.workspace, Selection()))
+        frame = results.export_frame(self.ground, volume)
         gifti = outputs.gifti or frame.region.mesh.space == "fsaverage"
         provenance = {"Draws": outputs.draws} | meaning(self.model) | self.origin.provenance()
         return Export(
@@ -264,15 +267,17 @@ class Inference:
             self.seg,
             (Cifti, Gifti) if gifti else (Cifti,),
             provenance,
-            shown_targets(self.study, self.ground),
+            results.shown_targets(self.study, self.ground),
+            self.posterior.pairs,
+            outputs.profile_maps,
         )
 
     def write_dataset(self, export: Export) -> None:
         """Population maps and the files that make the folder a data set."""
         write_population(export, self.population())
-        write_surfaces(self.study, export)
-        write_sizes(self.study, export, self.known())
-        write_scenes(export, sorted((answer.subject for answer in self.known()), key=natural))
+        results.write_surfaces(self.study, export)
+        results.write_sizes(self.study, export, self.known())
+        results.write_scenes(export, sorted((answer.subject for answer in self.known()), key=natural))
         self.describe()
         self._write_list()
 
@@ -341,10 +346,9 @@ class Inference:
         out, known = self.study.outputs.directory, {f"sub-{bids_label(answer.subject)}" for answer in self.known()}
         paths = [path.relative_to(out) for path in sorted(out.rglob("*")) if path.is_file()]
         listed = [path for path in paths if path.parts[0] in known or not path.parts[0].startswith("sub-")]
-        unlisted = ("report.html", "log.txt")
         # What a killed process has left half written is nothing that the next one makes.
-        whole = [path for path in listed if path.name not in unlisted and not path.name.startswith(PART)]
-        names = [path.as_posix() for path in whole]
+        whole = [path for path in listed if path.suffix != ".html" and not path.name.startswith(PART)]
+        names = [path.as_posix() for path in whole if path.name != "log.txt"]
         write_text(self.workspace.deliverables, "".join(f"{name}\n" for name in names))
 
     def _write_logs(self) -> None:

@@ -4,17 +4,19 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from parcellation.config import Study
 from parcellation.errors import InputMissing
 from parcellation.files import writable_folder
 from parcellation.manifest import natural
 from parcellation.meshes import find_geometry
+from parcellation.novelty import session_mean
 from parcellation.rendering import curvature
-from parcellation.report import ReportContent, write_report
+from parcellation.report import HeldOut, Reliability, ReportContent, write_report
 from parcellation.verbs.anatomy import anatomy
-from parcellation.verbs.checks import Recovery, recovery, retest, truth_folder
-from parcellation.verbs.gaps import gap_row
+from parcellation.verbs.checks import Recovery, Retest, recovery, retest, truth_folder
+from parcellation.verbs.gaps import FOLDER, gap_row
 from parcellation.verbs.infer import Inference, software_versions
 from parcellation.verbs.workspace import Selection
 
@@ -49,9 +51,11 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         subjects=subjects,
         participants=[run.row(one) for one in subjects],
         **surfaces(run),
+        pairs=run.posterior.pairs,
         recovery=found and found.scores,
-        reliability=found and found.reliability,
+        reliability=_reliabilities(found, agreement),
         retest=agreement and agreement.rows(),
+        held_out=held_out(run, inferred),
         gaps=[gap_row(one.subject, gap) for one in subjects if (gap := run.gap(one)) is not None],
         anatomy=[] if run.ground.parcels else anatomy(run.study, run.ground.region, population.probability),
         training_loss=_losses(run.workspace.model / "training_loss.tsv"),
@@ -92,6 +96,47 @@ def surfaces(run: Inference) -> dict:
     folded = find_geometry(run.study, mesh, "midthickness")
     relief = None if folded is None else [curvature(*surface) for surface in folded]
     return {"geometry": inflated or folded, "relief": relief}
+
+
+def _reliabilities(found: Recovery | None, agreement: Retest | None) -> list[Reliability]:
+    """What can be said of how sure maps are: against the truth where it is known, and between sessions."""
+    diagrams = []
+    if found is not None:
+        said = f"Stated probability of the label against the share of right labels, {found.subjects} unseen subjects."
+        diagrams.append(Reliability(**found.reliability, said=said))
+    if agreement is not None:
+        stated = "that another session has the same label" if agreement.linked else "of the label from one session"
+        no_claim = "" if agreement.linked else " This probability is of the label, not of another session’s."
+        people = len(agreement.within)
+        said = (
+            f"Stated probability {stated} against the share of labels that the other session has too, "
+            f"{people} subject{'' if people == 1 else 's'}.{no_claim}"
+        )
+        hit = "share that the other session has too"
+        diagrams.append(Reliability(**agreement.reliability, said=said, hit=hit))
+    return diagrams
+
+
+def held_out(run: Inference, inferred: list[tuple[str, tuple[str, ...]]]) -> HeldOut | None:
+    """How well people are predicted who were not trained on; None where the model cannot tell."""
+    reference = run.novelty.reference
+    if reference is None:
+        return None
+    found = [one for answer in inferred if (one := run.novelty.of(*answer)) is not None and not one.trained_on]
+    densities = {
+        "training subjects, each left out": np.array([session_mean(scores)[0] for scores in reference.scores]),
+        "others of this report": np.array([one.density for one in found]),
+    }
+    return HeldOut(densities, by_networks(run.study.outputs.directory / FOLDER / "networks.tsv"))
+
+
+def by_networks(path: Path) -> dict[str, np.ndarray] | None:
+    """What `networks` found, if it has been run: the numbers that have a density."""
+    if not path.exists():
+        return None
+    table = pandas.read_csv(path, sep="\t", na_values="n/a")
+    table = table[table.density.notna()]
+    return {name: table[name].to_numpy() for name in ("networks", "density", "less_error")} if len(table) else None
 
 
 def _losses(path: Path) -> np.ndarray | None:

@@ -14,6 +14,7 @@ from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.files import write_json
 from parcellation.interruption import told_to_end
+from parcellation.label_table import Networks, named_networks
 from parcellation.map_files import Frame, Parcels, write_relief, write_surface
 from parcellation.maps import (
     Export,
@@ -62,6 +63,27 @@ def find_orientation(study: Study, ground: Ground, model: TrainedModel) -> dict:
     said = " and ".join(names) if names else "undecided, so networks keep their numbers"
     log.info("orientation: %s (share of draws %.2f, %.1f mm)", said, found.share, found.separation)
     return found.to_json() | {"names": names and list(names)}
+
+
+def networks_of(study: Study, model: TrainedModel) -> Networks:
+    """Networks with their colours; names: the study's, or those of the model's own study, or by orientation."""
+    trained = model.details["study"]["model"]
+    oriented = model.details.get("orientation", {}).get("names")
+    names = study.model.names or trained["names"] or oriented
+    return named_networks(trained["networks"], names, model.details.get("colours"))
+
+
+def pairs_of(contrasts: Sequence[tuple[str, str]], networks: Networks) -> tuple[tuple[int, int], ...]:
+    """Positions of the networks of each contrast, without those that all answers have.
+
+    Raises UsageError for a name that no network has.
+    """
+    for name in [name for pair in contrasts for name in pair]:
+        if name not in networks.names:
+            known = ", ".join(networks.names[:20])
+            raise UsageError(f"outputs.contrasts: no network is called {name!r}; expected names among {known}")
+    pairs = dict.fromkeys((networks.names.index(first), networks.names.index(second)) for first, second in contrasts)
+    return tuple(pair for pair in pairs if len(networks) > 2 or pair != (0, 1))
 
 
 def _maps(model: TrainedModel) -> np.ndarray | None:

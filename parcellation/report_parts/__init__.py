@@ -1,0 +1,1 @@
+"""What the report is made of: its content, tables, pictures, and the interactive surface."""
