@@ -58,7 +58,8 @@ def test_races_are_against_runs_of_the_same_size_setting_and_seed():
     assert planned
     for name, (rival, ours) in planned.items():
         assert rival["method"] == plan[name]["method"] == "cf_sa"
-        assert [plan[one]["method"] for one in ours] == ["pavi_f", "pavi_e"]
+        assert {plan[one]["method"] for one in ours} == {"pavi_f", "pavi_e"}
+        assert {one.split("_")[0] for one in ours} == {"exp3", "exp3short"}
         for one in ours:
             assert all(plan[one][same] == rival[same] for same in ("groups", "setting", "seed", "dimensions"))
 
@@ -214,6 +215,9 @@ def test_a_race_ends_at_half_a_nat_or_at_the_plateau(gaps, times, end, monkeypat
     found = race.race(Run("cf_sa"), ours=0.2)
     assert (found["times"], found["end"], len(found["tries"])) == (times, end, len(gaps))
     assert race.seconds_to(curve(9.0, None, 0.5)) == 1.0
+    quick = curve(9.0, 0.4, method="pavi_e")
+    assert race.slowest([curve(9.0, 2.0, 1.0, 0.5), curve(9.0, 1.0, 0.5), curve(9.0, 8.0), quick]) == 1.0
+    assert race.slowest([curve(9.0, 2.0), quick]) == 77.0
     assert race.seconds_to(curve(0.1, 0.6)) == 77.0  # before training does not count
 
 

@@ -51,17 +51,19 @@ def searches(config: dict) -> dict[str, dict]:
 
 
 def races(config: dict) -> dict[str, tuple[dict, list[str]]]:
-    """Runs of rivals against ours: their options, and the names of our runs at the same size, setting and seed."""
+    """Runs of rivals against ours: their options, and the names of our runs at the same size, setting and seed.
+
+    Ours are also those of the same experiment with short schedules.
+    """
     every, found = runs(config), {}
     for experiment, plan in config["experiments"].items():
         race = plan.get("race")
-        here = {name: one for name, one in every.items() if race and name.startswith(f"{experiment}_")}
-        for name, rival in here.items():
-            if rival["method"] != race["method"] or rival["groups"] != race["groups"]:
+        for name, rival in every.items() if race else ():
+            if not name.startswith(f"{experiment}_") or rival["seed"] >= race["repetitions"]:
                 continue
-            if rival["seed"] < race["repetitions"]:
-                same = [n for n, one in here.items() if all(one[k] == rival[k] for k in ("setting", "groups", "seed"))]
-                ours = [n for n in same if here[n]["method"] in race["against"]]
+            if rival["method"] == race["method"] and rival["groups"] == race["groups"]:
+                same = [n for n, one in every.items() if all(one[k] == rival[k] for k in ("setting", "groups", "seed"))]
+                ours = [n for n in same if every[n]["method"] in race["against"] and n.startswith(experiment)]
                 found[name] = (rival | {"limit_s": race["limit_s"]}, ours)
     return found
 
