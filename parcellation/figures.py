@@ -70,7 +70,7 @@ class Stage:
         scenes: list[Scene] = []
         for side in np.unique(region.hemisphere).tolist():
             surface, numbers = _surface(geometry, relief, side), region.number[region.hemisphere == side]
-            whole = len(numbers) > WHOLE_SHARE * len(surface.coordinates)
+            whole = _fills(numbers, surface.coordinates)
             scenes += (
                 _both_faces(surface, side, numbers, width) if whole else [_close_up(surface, side, numbers, width)]
             )
@@ -98,6 +98,17 @@ class Stage:
             overview = scene.overview and painter(scene.overview, *parts, False)
             pictures.append((painter(scene.canvas, *parts, True), overview))
         return pictures
+
+
+def shown_whole(geometry: Geometry, region: Vertices) -> bool:
+    """Whether a stage shows any hemisphere of a region whole, from both sides."""
+    sides = np.unique(region.hemisphere).tolist()
+    return any(_fills(region.number[region.hemisphere == side], geometry[side][0]) for side in sides)
+
+
+def _fills(numbers: np.ndarray, coordinates: np.ndarray) -> bool:
+    """Whether vertices are so much of a hemisphere that a close-up of them makes no sense."""
+    return len(numbers) > WHOLE_SHARE * len(coordinates)
 
 
 def _surface(geometry: Geometry, relief: Sequence | None, side: int) -> Surface:
@@ -144,7 +155,7 @@ def render_labels(
     pictures = _paint_labels(stage, probability, networks, missing)
     columns = _legend_columns(stage)
     figure, _ = _sheet(stage, pictures, title, foot=_legend_height(networks, columns))
-    hatched = "; hatched: no data, the population's answer" if missing is not None and np.any(missing) else ""
+    hatched = "; hatched: no data" if missing is not None and np.any(missing) else ""
     _draw_legend(figure, networks, columns, hatched)
     return png_bytes(figure)
 

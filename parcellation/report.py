@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jinja2
 import yaml
+from tqdm import tqdm
 
 from parcellation.files import write_text
 from parcellation.report_parts import pictures, tables
@@ -24,7 +25,7 @@ def write_report(path: Path, content: ReportContent) -> None:
     folder = path.parent / PAGES
     wanted = set()
     if content.paged:
-        for number in range(len(content.subjects)):
+        for number in tqdm(range(len(content.subjects)), desc="report", unit="subject", disable=None):
             page = folder / f"{content.participants[number]['participant_id']}.html"
             wanted.add(page)
             write_text(page, render_subject(content, number))

@@ -147,7 +147,7 @@ def test_a_subject_of_the_gallery_is_put_on_the_surface(page):
     drawn(page, "sub-02|labels|left")
     assert page.evaluate("document.querySelector('[data-part=person]').value") == "2"
     # Where subjects differ is the population's to say.
-    assert page.evaluate("document.querySelector('[data-map=consensus]').hidden")
+    assert page.evaluate("document.querySelector('[data-map=consensus]').disabled")
 
 
 def test_every_control_can_be_reached_by_keyboard(page):

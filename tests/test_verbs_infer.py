@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.studies import DEAD, SUBJECTS, command, contents, damage, replace, snapshot
+from tests.workbench import validate_bids
 
 
 def arrays(path):
@@ -270,3 +271,21 @@ def test_a_part_with_nobody_to_infer_is_no_failure(study):
 def test_a_group_of_nobody_is_65(study):
     shutil.rmtree(study.path / "work/posterior")
     assert "sim01: not inferred yet" in command("infer", study.study, "--level", "group", code=65)
+
+
+def test_a_chosen_contrast_is_made_of_everybody_and_of_every_answer_anew(study):
+    first, second = pd.read_csv(next(study.results.glob("tpl-*/*_dseg.tsv")), sep="\t").name
+    study.write_study(outputs={"contrasts": [[second, first]], "profile_maps": True})
+    assert "5 subjects inferred: " in command("infer", study.study)
+    paths = [path for place in ("sub-*/func", "tpl-*") for path in study.results.glob(f"{place}/*_stat-contrast_*.tsv")]
+    assert len(paths) == 6
+    for path in paths:
+        table = pd.read_csv(path, sep="\t").set_index("network")
+        here, back = table.loc[f"{first} minus {second}"], table.loc[f"{second} minus {first}"]
+        np.testing.assert_allclose(here["mean"], -back["mean"], rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(here["low"], -back["high"], rtol=1e-4, atol=1e-7)
+    assert len([*study.results.glob("sub-*/func/*_stat-profile_boldmap.dscalar.nii")]) == 5
+    validate_bids(study.results)
+    assert "5 of them before" in command("infer", study.study)
+    study.write_study(outputs={"contrasts": [[second, "Wernicke"]]})
+    assert f"expected names among {first}, {second}" in command("infer", study.study, code=64)

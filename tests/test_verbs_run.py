@@ -294,7 +294,9 @@ def test_a_change_starts_again_what_it_concerns_and_nothing_else(fresh, tmp_path
     assert changed(fresh.study, folder) == {"index"}
     assert changed(fresh.write_study(training={"steps": 11}), folder) == {"train", "report"}
     assert changed(fresh.write_study(training={"steps": 11}, outputs={"draws": 8}), folder) == {"infer", "report"}
-    study = fresh.write_study(training={"steps": 11}, outputs={"draws": 8}, data={"detrend": True})
+    pairs = {"draws": 8, "contrasts": [["network-02", "network-01"]]}
+    assert changed(fresh.write_study(training={"steps": 11}, outputs=pairs), folder) == {"infer", "report"}
+    study = fresh.write_study(training={"steps": 11}, outputs=pairs, data={"detrend": True})
     assert changed(study, folder) == {"index", "report"} | everybody - {"prepare/sub-sim04"}
 
 

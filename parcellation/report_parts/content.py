@@ -6,12 +6,14 @@ from functools import cached_property
 
 import numpy as np
 
-from parcellation.figures import Geometry, Stage
+from parcellation.figures import Geometry, Stage, shown_whole
 from parcellation.label_table import Networks
 from parcellation.map_files import Frame
 from parcellation.surfaces import Targets
 
 THUMBNAIL = 230  # pixels of a gallery picture
+# Where hemispheres are shown whole, up to four views stand beside each other: each is smaller.
+WHOLE_THUMBNAIL, WHOLE_SHARE = 80, 0.5
 GALLERY_LIMIT = 100  # subjects on one page, about 3 MB; with more, each has a page of its own
 
 
@@ -103,9 +105,17 @@ class ReportContent:
     @cached_property
     def stage(self) -> Stage | None:
         """The views of the large pictures, None without a surface."""
-        return self.geometry and Stage.of(self.geometry, self.frame.region, self.relief, self.picture_width)
+        return self._stage(round(self.picture_width * WHOLE_SHARE) if self.whole else self.picture_width)
 
     @cached_property
     def small_stage(self) -> Stage | None:
         """The views of the gallery's pictures, None without a surface."""
-        return self.geometry and Stage.of(self.geometry, self.frame.region, self.relief, width=THUMBNAIL)
+        return self._stage(WHOLE_THUMBNAIL if self.whole else THUMBNAIL)
+
+    def _stage(self, width: int) -> Stage | None:
+        return self.geometry and Stage.of(self.geometry, self.frame.region, self.relief, width)
+
+    @property
+    def whole(self) -> bool:
+        """Whether hemispheres are shown whole, from both sides."""
+        return self.geometry is not None and shown_whole(self.geometry, self.frame.region)

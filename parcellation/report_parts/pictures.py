@@ -98,7 +98,8 @@ def pictures_of(content: ReportContent, name: str, one) -> list[Picture]:
 
 def _amount(one) -> str:
     sessions = len(one.sessions)
-    return f"{sessions} session{'' if sessions == 1 else 's'}, {round(sum(one.frames)):,} frames".replace(",", " ")
+    frames = f"{round(sum(one.frames)):,}".replace(",", " ")
+    return f"{sessions} session{'' if sessions == 1 else 's'}, {frames} frames"
 
 
 def few_pictures(content: ReportContent) -> list[Picture]:

@@ -157,7 +157,7 @@ function describe() {
 function controls(who, map) {
   root.querySelectorAll("[data-map]").forEach((button) => {
     button.setAttribute("aria-pressed", String(button.dataset.map === map.key));
-    button.hidden = !mapOf(who, button.dataset.map);
+    button.disabled = !mapOf(who, button.dataset.map);
   });
   root.querySelectorAll("[data-side]").forEach((button) =>
     button.setAttribute("aria-pressed", String(Number(button.dataset.side) === state.side)));

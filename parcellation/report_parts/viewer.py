@@ -21,7 +21,7 @@ SCRIPTS = ("viewer_data.js", "viewer_paint.js", "viewer.js")
 FULL = 8  # networks up to which every probability is in the page
 MOST = 4  # networks a vertex beyond that: the most probable ones
 MESH_LIMIT = 6_000_000  # bytes of meshes; of two hemispheres that take more, the one with more of the region is shown
-PEOPLE_LIMIT = 2_500_000  # bytes of subjects' maps
+PEOPLE_LIMIT = 2_000_000  # bytes of subjects' maps
 
 
 @dataclass(frozen=True)

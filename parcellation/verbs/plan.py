@@ -21,6 +21,8 @@ from parcellation.verbs.workspace import Workspace
 ROOT = Path(__file__).resolve().parents[2]
 # Jobs are told so many seconds before their time is up. SIGUSR1 would end torchrun and leave its processes behind.
 SLURM_EXTRA = "--signal=TERM@120"
+# Settings of outputs that every subject's files depend on.
+OF_MAPS = ("draws", "gifti", "grayordinates", "contrasts", "profile_maps")
 
 
 def make_plan(
@@ -117,7 +119,7 @@ def _settings(study: Study, frame: pd.DataFrame, population: str, refinement: in
     known = {name: content[name] for name in ("features", "model", "training")}
     yield "train", known | ({} if graph is None else {"graph": _state(graph)})
     answers = {"names": study.model.names, "population": population, "refinement": refinement}
-    maps = {name: content["outputs"][name] for name in ("draws", "gifti", "grayordinates")}
+    maps = {name: content["outputs"][name] for name in OF_MAPS}
     yield "infer", answers | maps | {"results": str(study.outputs.directory)}
     yield "report", content
 
