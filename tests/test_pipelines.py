@@ -71,7 +71,7 @@ def test_each_rule_asks_for_what_the_study_says(fresh, engine, tmp_path):
     assert found.keys() == {*JOBS, "report"}
     for name, block in found.items():
         memory, minutes, cpus = ASKED[JOBS.get(name, name)]
-        said = dict(pair.split("=") for pair in re.search("resources: (.*)", block)[1].split(", "))
+        said = dict(pair.split("=", 1) for pair in re.search("resources: (.*)", block)[1].split(", "))
         assert (said["mem_mb"], said["runtime"], said["slurm_account"]) == (str(memory), str(minutes), "brain")
         assert said["slurm_partition"] == ("gpu" if name == "train" else "short")
         assert said.get("gpu") == ("1" if name == "train" else None)

@@ -19,9 +19,10 @@ from parcellation.errors import BadData, ParcellationError, Stopped
 from parcellation.files import unit_lock
 from parcellation.interruption import interruptible
 from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
-from parcellation.verbs.run import _failure, _follow, find_engine
+from parcellation.verbs.run import _end, _failure, _follow, _idle, _job_name, find_engine
 from parcellation.verbs.workspace import at_work, nobody_at_work
-from tests.studies import PATIENTS, SUBJECTS, change_run, command, replace, snapshot
+from tests.slurm import wait_for
+from tests.studies import PATIENTS, ROOT, SUBJECTS, change_run, command, replace, snapshot
 
 
 @pytest.fixture
@@ -271,6 +272,27 @@ def test_what_is_told_to_end_while_it_starts_something_ends_that_too(tmp_path, m
     with open(tmp_path / "lock", "w") as lock, pytest.raises(KeyboardInterrupt), interruptible():
         _follow(["sleep", "60"], tmp_path, lock.fileno())
     assert started[0].returncode == -signal.SIGINT
+
+
+def test_an_engine_that_sleeps_while_no_job_is_left_is_not_waited_for(fresh, engine, tmp_path, monkeypatch):
+    monkeypatch.setattr("parcellation.verbs.run.LOOK", 0.2)
+    slurm, local = (ROOT / "pipelines/profiles" / name for name in ("slurm", "local"))
+    work = fresh.path / "work"
+    assert _idle(work, slurm)
+    assert not _idle(work, local)
+    fake_squeue(engine, f"17 {_job_name(work)}_0a1b")
+    assert not _idle(work, slurm)
+    fake_squeue(engine, "", 1)
+    assert not _idle(work, slurm)
+    script = (
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('on', 'w').close()\ntime.sleep(60)"
+    )
+    sleeper = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, start_new_session=True)
+    wait_for((tmp_path / "on").exists, 60)
+    answers = iter([True, False, True, True])
+    _end(sleeper, lambda: next(answers))
+    assert sleeper.returncode == -signal.SIGKILL
+    assert next(answers, None) is None
 
 
 def changed(study: Path, folder: Path) -> set[str]:

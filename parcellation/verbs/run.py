@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from parcellation import errors
 from parcellation.config import Study
 from parcellation.errors import FileFailure, InputMissing, ParcellationError, Stopped, UsageError
@@ -33,6 +35,7 @@ from parcellation.verbs.workspace import Selection, Workspace, nobody_at_work
 log = logging.getLogger(__name__)
 
 SHOWN = 5  # failed jobs that an error names
+LOOK = 2.0  # seconds between two looks at whether all jobs have ended
 
 
 def run(
@@ -49,8 +52,8 @@ def run(
     profile: the name of one in `pipelines/profiles`, or a folder. population, refinement: as in `infer`. Raises
     Stopped when interrupted, or when a run of the study is under way; otherwise the error that its jobs ended with.
     """
-    engine, options = find_engine(study), _options(profile, jobs)
-    work, graph = Workspace(study).work, graph_of(study)
+    engine, how = find_engine(study), _profile(profile)
+    options, work, graph = _options(profile, how, jobs), Workspace(study).work, graph_of(study)
     _check_paths(work, study.model.file, profile)
     if selection.dry_run:
         with _copy(work / "workflow") as folder:
@@ -63,7 +66,7 @@ def run(
         if any((folder / ".snakemake" / "locks").glob("*")):
             _follow([*command, "--unlock"], folder, lock)
         started = time.time()
-        if _follow([*command, *_named(profile, work)], folder, lock):
+        if _follow([*command, *_named(profile, work)], folder, lock, partial(_idle, work, how)):
             raise _failure(folder, started)
     return f"finished: {study.outputs.directory}"
 
@@ -106,12 +109,17 @@ def _check_paths(work: Path, model: Path | None, profile: str) -> None:
             raise UsageError(f"{name}: on a cluster, expected a path without {' '.join(sorted(wrong))}, got {path}")
 
 
-def _options(profile: str, jobs: int | None) -> list[str]:
+def _profile(profile: str) -> Path:
+    """The folder of a profile; raises UsageError where there is none."""
     shipped = _pipelines("profiles", profile)
     folder = shipped if shipped.is_dir() else Path(profile).resolve()
     if not folder.is_dir():
         names = ", ".join(sorted(path.name for path in _pipelines("profiles").iterdir() if path.is_dir()))
         raise UsageError(f"--profile: expected {names} or a folder, got {profile!r}")
+    return folder
+
+
+def _options(profile: str, folder: Path, jobs: int | None) -> list[str]:
     if profile != "local":
         return ["--profile", str(folder), *(["--jobs", str(jobs)] if jobs else [])]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -190,15 +198,27 @@ def _queued(work: Path, profile: str) -> list[str]:
     return [number for number, name in rows if name.startswith(_job_name(work))]
 
 
+def _idle(work: Path, profile: Path) -> bool:
+    """Whether no job of a run on Slurm is left; False where jobs are elsewhere, or it is not known."""
+    settings = profile / "config.yaml"
+    if not settings.is_file() or yaml.safe_load(settings.read_text(encoding="utf-8")).get("executor") != "slurm":
+        return False
+    try:
+        return not _queued(work, str(profile)) and nobody_at_work(work)
+    except FileFailure:
+        return False
+
+
 def _environment() -> dict[str, str]:
     # Our libraries are not for the engine's Python.
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def _follow(command: list[str], folder: Path, lock: int) -> int:
+def _follow(command: list[str], folder: Path, lock: int, idle: Callable[[], bool] = lambda: False) -> int:
     """Run a command in a folder to its end, and let its jobs end themselves when we are told to; returns its exit code.
 
-    It has a process group of its own, so that it is us who pass an interruption on, once.
+    idle: whether no job of it is left. The command has a process group of its own, so that it is us who pass an
+    interruption on, once.
     """
     log.info("%s", " ".join(command))
     with _undisturbed() as listen:
@@ -210,10 +230,22 @@ def _follow(command: list[str], folder: Path, lock: int) -> int:
             return process.wait()
         except KeyboardInterrupt:
             heard()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
-            process.wait()
+            _end(process, idle)
             raise Stopped("run stopped; what was finished is kept, the same command continues") from None
+
+
+def _end(process: subprocess.Popen, idle: Callable[[], bool]) -> None:
+    """Tell a process group to end, and wait for it: not once it is idle, since the engine looks minutes later."""
+    quiet = 0
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK)
+                return
+            quiet = quiet + 1 if idle() else 0
+            if quiet == 2:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
