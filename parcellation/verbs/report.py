@@ -12,6 +12,7 @@ from parcellation.manifest import natural
 from parcellation.meshes import find_geometry
 from parcellation.rendering import curvature
 from parcellation.report import ReportContent, write_report
+from parcellation.twins import twins
 from parcellation.verbs.anatomy import anatomy
 from parcellation.verbs.checks import Recovery, recovery, retest, truth_folder
 from parcellation.verbs.gaps import gap_row
@@ -58,7 +59,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         settings=run.study.resolved(),
         versions=software_versions(),
         citation=run.methods(len(subjects)),
-        warnings=[*_warnings(run), *run.novelty.warnings(inferred)],
+        warnings=[*_warnings(run), *twins(run.cohort.store), *run.novelty.warnings(inferred)],
         notes=[*_notes(run, found), *run.novelty.notes(inferred)],
     )
 
