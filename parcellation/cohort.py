@@ -308,10 +308,15 @@ class Cohort:
 
 
 def _content(header: dict) -> str:
-    """Checksum of a unit by its source files' contents, not their times; its own where it was made of no file."""
+    """Checksum of a unit by its source files' contents, not their times; its own where it was made of no file.
+
+    What was left out of it does not count: a unit is what it was made of.
+    """
     if not header["sources"]:
         return header["checksum"]
     known = {name: value for name, value in header.items() if name not in ("inputs", "software", "checksum")}
+    if "left_out" in header["cleaning"]:
+        known["cleaning"] = header["cleaning"] | {"left_out": []}
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 

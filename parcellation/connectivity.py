@@ -16,6 +16,7 @@ from scipy import sparse
 from parcellation.bold import Bold
 from parcellation.cleaning import Cleaning, check_kept
 from parcellation.errors import BadData
+from parcellation.meshes import HEMISPHERES
 from parcellation.parcels import as_single_vertices
 from parcellation.surfaces import Targets, Vertices
 
@@ -113,6 +114,10 @@ def _check(bold: Bold, region: Vertices, targets: Targets, cleaning: Cleaning, k
         if mesh != bold.vertices.mesh:
             got = bold.vertices.mesh
             raise BadData(f"{bold.where}: expected a run on the mesh {mesh.name}, got one on {got.name}")
+    if (_positions(region, bold.vertices) < 0).all():
+        sides = " and the ".join(HEMISPHERES[one] for one in np.unique(bold.vertices.hemisphere))
+        what = f"none of the region's {len(region)} vertices is among the {len(bold.vertices)} of the file"
+        raise BadData(f"{bold.where}: {what}, which are of the {sides} hemisphere")
     if len(kept) != bold.frames:
         raise BadData(f"{bold.where}: expected a censoring of {bold.frames} frames, got one of {len(kept)}")
     check_kept(bold, cleaning, kept, minimum)

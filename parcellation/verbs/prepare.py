@@ -24,6 +24,7 @@ from parcellation.parcels import all_vertices, check_parcels, region_parcels
 from parcellation.store import Store, Unit, input_key
 from parcellation.surfaces import Vertices, region_vertices, smoothing, target_set
 from parcellation.timeseries import open_bold
+from parcellation.twins import twins
 from parcellation.verbs.index import manifest_of
 from parcellation.verbs.workspace import (
     GROUP,
@@ -71,7 +72,7 @@ def prepare(study: Study, selection: Selection, level: str | None = None, part: 
         note(workspace, f"sub-{subject}_ses-{session}", reasons)
         excluded += reasons
     if level == PARTICIPANT:
-        return _outcome(store, units, maker.kept, excluded)[1]
+        return _outcome(store, units, maker.kept, excluded, level)[1]
     store.write_index()
     return _checked(*_outcome(store, units, maker.kept, excluded), selection.strict and excluded)
 
@@ -96,7 +97,7 @@ def _checked(usable: int, text: str, refused: object) -> str:
     return text
 
 
-def _outcome(store: Store, units: list, kept: int, excluded: list[str]) -> tuple[int, str]:
+def _outcome(store: Store, units: list, kept: int, excluded: list[str], level: str | None = None) -> tuple[int, str]:
     """How many of the units are there, and what is to be said of them."""
     there = set(store.units())
     usable = [key for key, _ in units if key in there]
@@ -104,6 +105,8 @@ def _outcome(store: Store, units: list, kept: int, excluded: list[str]) -> tuple
     lines = [f"{len(usable)} of {len(units)} sessions prepared{before}: {store.folder}"]
     if excluded:
         lines += [f"{len(excluded)} runs left out:", *(f"  {reason}" for reason in excluded)]
+    if level != PARTICIPANT:
+        lines += [f"warning: {one}" for one in twins(store)]
     return len(usable), "\n".join(lines)
 
 

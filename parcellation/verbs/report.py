@@ -14,6 +14,7 @@ from parcellation.meshes import find_geometry
 from parcellation.novelty import session_mean
 from parcellation.rendering import curvature
 from parcellation.report import HeldOut, Reliability, ReportContent, write_report
+from parcellation.twins import twins
 from parcellation.verbs.anatomy import anatomy
 from parcellation.verbs.checks import Recovery, Retest, recovery, retest, truth_folder
 from parcellation.verbs.gaps import FOLDER, gap_row
@@ -62,7 +63,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         settings=run.study.resolved(),
         versions=software_versions(),
         citation=run.methods(len(subjects)),
-        warnings=[*_warnings(run), *run.novelty.warnings(inferred)],
+        warnings=[*_warnings(run), *twins(run.cohort.store), *run.novelty.warnings(inferred)],
         notes=[*_notes(run, found), *run.novelty.notes(inferred)],
     )
 

@@ -54,6 +54,8 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
         )
     workspace = Workspace(study)
     ground = workspace.ground()
+    if ground.parcels and study.model.topography.modes and study.model.topography.graph is None:
+        raise UsageError("model.topography.graph: parcels lie on no mesh; name the table of which are neighbours")
     store = workspace.store(ground, cohort_units(study, workspace))
     subjects = whom_to_train_on(study, workspace, store)
     key = _key(study, ground.digest, store, subjects)
