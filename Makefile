@@ -17,7 +17,7 @@ NONE_YET = { status=$$?; test $$status -eq 5 || exit $$status; echo "$@: no test
 
 .DEFAULT_GOAL := help
 BENCHES := $(addprefix bench-,recovery real frames schemes populations estimators digits gre sbc prepare scale expected space gap)
-.PHONY: help demo demo-check test test-slow test-slurm fuzz workflow lint $(BENCHES) reproduce gpu-check clean
+.PHONY: help demo demo-check test test-slow test-slurm fuzz workflow lint $(BENCHES) reproduce gpu-check gpu-bench clean
 
 help:
 	@echo "make demo              posterior maps of Broca's area from real files, in build/demo"
@@ -43,7 +43,8 @@ help:
 	@echo "make bench-expected    what a study of 10, 100, 1000 subjects needs, from what those two measured"
 	@echo "make bench-gap         the amortization gap, and what refinement closes of it at which price"
 	@echo "make reproduce         the paper's experiments, judged against the exact evidence (SIZE=small or full)"
-	@echo "make gpu-check         the tests that need a CUDA device"
+	@echo "make gpu-check         tests and short benchmarks that need a CUDA device, at most 8 minutes"
+	@echo "make gpu-bench         the same with the whole training of the whole cortex"
 	@echo "make clean             remove .venv, build and caches"
 
 demo: $(INSTALLED)
@@ -95,10 +96,13 @@ $(ENGINE): pipelines/requirements.txt
 	@.venv-workflow/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+# At most 8 minutes on one GPU.
 gpu-check: $(INSTALLED)
-	@$(BIN)/python -c 'import torch; \
-	  print(torch.cuda.get_device_name() if torch.cuda.is_available() else "$@: no CUDA device here")'
 	$(BIN)/python -m pytest -m gpu -rs || $(NONE_YET)
+	$(BIN)/python -m pipelines.benchmarks.gpu --check
+
+gpu-bench: $(INSTALLED)
+	$(BIN)/python -m pipelines.benchmarks.gpu --full
 
 clean:
 	rm -rf .venv .venv-workflow build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

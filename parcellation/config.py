@@ -197,6 +197,9 @@ class Training(Section):
     checkpoint_every: int = Field(default=100, ge=1, description="steps")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=1, ge=1, description="more only pay for whole-cortex models")
+    precision: Literal["auto", "float32", "tf32"] = Field(
+        default="auto", description="of products on a GPU; tf32 rounds factors to 10 bits, as much as float16 has"
+    )
     inner_steps: int = Field(default=0, ge=0, le=20, description="of refinement that a training step goes through")
     inner_gradient: Literal["full", "first_order"] = "full"
 

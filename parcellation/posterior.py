@@ -7,7 +7,7 @@ the population frozen at its draws.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from parcellation.semi_amortized import Rule, check_refinable, natural_rule, ref
 from parcellation.shares import shares
 
 INTERVAL = (0.05, 0.95)
+PART = 1 << 21  # label probabilities that are held at a time, about as many as a processor's cache has room for
 PASSES = 3  # towards a subject's own layout of networks, profiles as they are
 
 
@@ -178,24 +179,47 @@ class Posterior:
             noise=medians["log_kappa_session"].exp()[..., 0],
         )
 
-    @torch.no_grad()
     def labels(self, values: dict[str, Tensor], observed: Observed) -> Float[Tensor, "draws V K"]:
         """Label probabilities of every draw, shape (draws, V, K); exact given the draw and the model's label power.
 
         At a power the population's map enters by its mean over draws: p(k, x) = E[pi_k] p(x | k). Averaging
         probabilities over draws of it instead would let the data say nothing about the map, and be less sure.
         """
+        return torch.cat(list(self.label_parts(values, observed)))
+
+    @torch.no_grad()
+    def label_parts(self, values: dict[str, Tensor], observed: Observed) -> Iterator[Float[Tensor, "_ V K"]]:
+        """The same, some draws at a time: of a whole cortex all of them take gigabytes."""
         chosen = self.model.label_power
         power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
-        if chosen.plain:
-            return shares(self.template.log_joint(values, observed, power)[:, 0, 0])
-        tail = {} if chosen.tail is None else {"tail": chosen.tail}
-        if "topography" in values:  # a subject's own deviation is averaged over, the population's map is its mean
-            known = {**values, "logits_group": values["logits_group"].mean(0, keepdim=True)}
-            return shares(self.template.log_joint(chosen.compared(known), observed, power, **tail)[:, 0, 0])
-        maps = self.template.log_map(values)
-        evidence = self.template.log_joint(chosen.compared(values), observed, power, **tail) - maps
-        return shares((maps.exp().mean(0).log() + evidence)[:, 0, 0])
+        tail = {} if chosen.plain or chosen.tail is None else {"tail": chosen.tail}
+        smooth = "topography" in values  # a subject's own deviation is averaged over, the population's map is its mean
+        if smooth and not chosen.plain:
+            values = {**values, "logits_group": values["logits_group"].mean(0, keepdim=True)}
+        parts = self._parts(values, observed.mask.shape[2])
+        mean_map = None if chosen.plain or smooth else self._mean_map(parts)
+        for part in parts:
+            known = part if chosen.plain else chosen.compared(part)
+            joint = self.template.log_joint(known, observed, power, **tail)
+            if mean_map is not None:
+                joint = joint + (mean_map - self.template.log_map(part))
+            yield shares(joint[:, 0, 0])
+
+    def _parts(self, values: dict[str, Tensor], vertices: int) -> list[dict[str, Tensor]]:
+        draws = max(len(value) for value in values.values())
+        size = max(1, PART // (vertices * self.template.networks))
+        return [
+            {name: value[first : first + size] if len(value) == draws else value for name, value in values.items()}
+            for first in range(0, draws, size)
+        ]
+
+    def _mean_map(self, parts: list[dict[str, Tensor]]) -> Float[Tensor, "1 1 V K"]:
+        """Log of the population's map, its mean over draws."""
+        total, count = 0.0, 0
+        for part in parts:
+            one = self.template.log_map(part).exp()
+            total, count = total + one.sum(0), count + len(one)
+        return (total / count).log()
 
     def subject(self, subject: str, sessions: tuple[str, ...], observed: Observed, back: Callable) -> SubjectPosterior:
         """The answer for one subject; observed has shapes (1, T, V, D). `back` maps profiles to targets.
@@ -204,8 +228,9 @@ class Posterior:
         """
         observed = observed.to(self.blank.x.device, self.blank.x.dtype)
         values = self.draw(subject, sessions, observed)
-        labels = self.labels(values, observed)
-        probability, entropy, information = summarise_labels(labels)
+        sums, generator = LabelSums(), self._generator("labels", subject)
+        drawn = [draw_labels(sums.add(part), generator) for part in self.label_parts(values, observed)]
+        probability, entropy, information = sums.summary()
         if not np.isfinite(probability).all():
             vertex = int(np.flatnonzero(~np.isfinite(probability).all(-1))[0])
             raise BadData(f"subject {subject}: the posterior is not finite at vertex {vertex} of the region")
@@ -218,7 +243,7 @@ class Posterior:
             information,
             observed.mask.any(1)[0].cpu().numpy(),
             *_profiles(back(values["mu_subject"][:, 0, 0, 0].cpu().numpy()), self.pairs),
-            draw_labels(labels, self._generator("labels", subject)),
+            np.concatenate(drawn),
         )
 
     def maps(self) -> Float[np.ndarray, "draws V K"]:
@@ -302,20 +327,38 @@ def tempered_state(
     return state
 
 
+class LabelSums:
+    """What label probabilities of draws add up to: they come some draws at a time, and none has to be kept."""
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._within = 0, 0.0, 0.0
+
+    def add(self, draws: Float[Tensor, "_ V K"]) -> Float[Tensor, "_ V K"]:
+        """Count these draws, and return them."""
+        self._count += len(draws)
+        self._sum = self._sum + draws.sum(0, dtype=torch.float64)
+        self._within = self._within + _entropy(draws).sum(0, dtype=torch.float64)
+        return draws
+
+    def summary(self) -> tuple[Float[np.ndarray, "V K"], Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
+        """Mean probability (V, K), its entropy, and the mutual information of label and draw, in bits (V,), float64.
+
+        The entropy of the mean is the mean entropy of the draws (what is uncertain even given the networks) plus the
+        mutual information (what more data on them would settle).
+        """
+        mean = self._sum / self._sum.sum(-1, keepdim=True)
+        total = _entropy(mean)
+        information = (total - self._within / self._count).clamp_min(0)
+        return mean.cpu().numpy(), total.cpu().numpy(), information.cpu().numpy()
+
+
 def summarise_labels(
     draws: Float[Tensor, "draws V K"],
 ) -> tuple[Float[np.ndarray, "V K"], Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
-    """Mean probability (V, K), its entropy, and the mutual information of label and draw, both in bits (V,), float64.
-
-    draws: label probabilities of every draw, (draws, V, K). The entropy of the mean is the mean entropy of the draws
-    (what is uncertain even given the networks) plus the mutual information (what more data on them would settle).
-    """
-    draws = draws.double()
-    mean = draws.mean(0)
-    mean = mean / mean.sum(-1, keepdim=True)
-    within = _entropy(draws).mean(0)
-    total = _entropy(mean)
-    return mean.cpu().numpy(), total.cpu().numpy(), (total - within).clamp_min(0).cpu().numpy()
+    """The same of draws that are all there: label probabilities (draws, V, K)."""
+    sums = LabelSums()
+    sums.add(draws)
+    return sums.summary()
 
 
 def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
@@ -329,16 +372,20 @@ def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarra
 
 
 def _entropy(p: Tensor) -> Tensor:
-    return -torch.special.xlogy(p, p).sum(-1) / np.log(2)
+    return -(p * p.clamp_min(torch.finfo(p.dtype).tiny).log()).sum(-1) / np.log(2)
 
 
 def draw_labels(probability: Float[Tensor, "draws V K"], generator: torch.Generator) -> Integer[np.ndarray, "draws V"]:
     """One label a vertex and draw, in 0..K-1, from the label probabilities of that draw: uint8, or int16 beyond 256."""
     V, K = probability.shape[1:]
     drawn = np.empty((len(probability), V), np.uint8 if K <= 256 else np.int16)
-    for row, one in zip(drawn, probability, strict=True):  # one at a time: a whole cortex takes much memory
-        share = torch.rand(V, 1, generator=generator, dtype=torch.float64)
-        row[:] = (one.cpu().double().cumsum(-1)[:, :-1] < share).sum(-1).numpy()
+    for row, one in zip(drawn, probability.cpu(), strict=True):
+        share = torch.rand(V, 1, generator=generator, dtype=torch.float64)[:, 0]
+        below, label = torch.zeros_like(share), torch.zeros(V, dtype=torch.int16)
+        for k in range(K - 1):  # network by network, as probabilities lie in memory
+            below += one[:, k]
+            label += below < share
+        row[:] = label.numpy()
     return drawn
 
 

@@ -32,6 +32,7 @@ from parcellation.family import Family
 from parcellation.files import whole_file
 from parcellation.optimisers import Adam, Optimiser, RowAdam
 from parcellation.plates import Batch, Values, gaussian_noise, seeded
+from parcellation.recorded_step import RecordedStep, why_not_recorded
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +170,7 @@ def fit(
         losses = _restore(checkpoint, key, family, optimisers)
     if bank:
         fill_bank(family, source, plan.batch)
+    recorded = _recorded(family, estimator, optimisers, device, team, plain=not (many or bank))
     for step in range(len(losses), plan.steps):
         now = source.at(step) if many else source
         count = now.cards[template.unit_plate]
@@ -180,8 +182,12 @@ def fit(
         if bank:
             family.visit(source.batch(plan.members(step, count, "visit")))
         noise = gaussian_noise(plan.generator("noise", step), device, batch.seen.x.dtype)
-        loss = estimator(family, batch, team.noise(noise, template, len(members))).tensor
-        losses.append(_step(loss, optimisers, plan.rate(step), step, team, len(share) / len(members)))
+        noise = team.noise(noise, template, len(members))
+        if recorded is not None:
+            total = recorded(batch, noise).item()
+        else:
+            total = _gradients(estimator(family, batch, noise).tensor, optimisers, team, len(share) / len(members))
+        losses.append(_move(total, optimisers, plan.rate(step), step))
         progress(step + 1, losses[-1])
         last, stopping = step + 1 == plan.steps, team.any(stop())
         if checkpoint is not None and (last or stopping or (step + 1) % plan.checkpoint_every == 0):
@@ -209,14 +215,27 @@ def fill_bank(family: Family, source: Source, batch: int) -> None:
             family.visit(chunk)
 
 
-def _step(loss: Float[Tensor, ""], optimisers, rate: float, step: int, team: Team, share: float) -> float:
-    for optimiser, factor in optimisers:
-        optimiser.rate = rate * factor
+def _recorded(family, estimator, optimisers, device: torch.device, team: Team, plain: bool) -> RecordedStep | None:
+    """Steps as recordings, where that pays; the log says if not on a GPU."""
+    reason = why_not_recorded(device, team.size, any(isinstance(one, RowAdam) for one, _ in optimisers), plain)
+    if reason:
+        if device.type != "cpu":
+            log.info("steps are not recorded: %s", reason)
+        return None
+    return RecordedStep(family, estimator, [p for optimiser, _ in optimisers for p in optimiser.parameters])
+
+
+def _gradients(loss: Float[Tensor, ""], optimisers, team: Team, share: float) -> float:
+    for optimiser, _ in optimisers:
         optimiser.zero_grad()
-    total = team.backward(loss, [p for optimiser, _ in optimisers for p in optimiser.parameters], share)
+    return team.backward(loss, [p for optimiser, _ in optimisers for p in optimiser.parameters], share)
+
+
+def _move(total: float, optimisers, rate: float, step: int) -> float:
     if not math.isfinite(total):
         raise BadData(f"training: the loss at step {step + 1} is {total}; expected a finite number of nats")
-    for optimiser, _ in optimisers:
+    for optimiser, factor in optimisers:
+        optimiser.rate = rate * factor
         optimiser.step()
     return total
 

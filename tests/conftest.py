@@ -16,6 +16,7 @@ MODEL_SIDE = (
     "family", "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "natural_step", "refinement",
     "semi_amortized", "iterative", "amortization_gap", "training", "model_file", "posterior", "cohort_source",
     "summary_bank", "data_sets", "population", "distributed", "training_reference", "held_out_density",
+    "recorded_step",
     "posterior_file",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")

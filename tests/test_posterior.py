@@ -292,3 +292,17 @@ def test_a_contrast_s_interval_is_that_of_the_difference(posterior, drawn):
     difference = values[:, 0] - values[:, [1, 2]].mean(1)
     np.testing.assert_allclose(answer.contrast_mean[0], difference.mean(0), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(answer.contrast_high[0], np.quantile(difference, 0.95, axis=0), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("power", [LabelPower(), LabelPower(0.5, 0.2, True, 20.0, "population")])
+def test_answers_do_not_depend_on_how_many_draws_are_held_at_a_time(drawn, power, monkeypatch):
+    posterior, observed = Posterior(model_of(drawn, power=power), draws=7), drawn.subject(4)
+    values = posterior.draw("x", SESSIONS, observed)
+    expected, answer = posterior.labels(values, observed), posterior.subject("x", SESSIONS, observed, same)
+    monkeypatch.setattr("parcellation.posterior.PART", 2 * expected[0].numel())
+    assert [len(part) for part in posterior.label_parts(values, observed)] == [2, 2, 2, 1]
+    torch.testing.assert_close(posterior.labels(values, observed), expected)
+    again = posterior.subject("x", SESSIONS, observed, same)
+    assert np.array_equal(answer.label_draws, again.label_draws)
+    for name in FIELDS:
+        assert np.allclose(getattr(answer, name), getattr(again, name), atol=1e-12)

@@ -122,6 +122,7 @@ class TestImports:
             ("parcellation.cli", {"torch", "nibabel", "nilearn", "numpy", "pandas"}),
             ("parcellation.verbs.index", {"torch", "zuko"}),
             ("parcellation.verbs.prepare", {"torch", "zuko"}),
+            ("parcellation.verbs.train", {"nilearn", "matplotlib"}),
         ],
     )
     def test_what_a_verb_does_not_load(self, module, heavy):

@@ -67,7 +67,7 @@ class FunctionalParcellation(Template):
         self.reference, self.frames_reference = reference, frames_reference
         K, D = reference.shape
         self.networks, self.features = K, D
-        self.basis = contrast_basis(K)
+        self.basis = contrast_basis(K).to(reference.device)
         self.spread, self.map_sd = profile_spread(reference), MAP_SD
         self.topography = None if phi is None else Topography(phi, eigenvalues, decay, deviations)
         layout, own = self._layout(K - 1)

@@ -65,7 +65,9 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
         return f"would train on {len(subjects)} subjects for {study.training.steps} steps"
     writable_folder(workspace.model)
     torch.set_num_threads(study.training.threads)
-    with team_of(torch.device(device or _device(study))) as team, _only_one(workspace, team):
+    device = device or _device(study)
+    torch.set_float32_matmul_precision(matmul_precision(study.training.precision, device))
+    with team_of(torch.device(device)) as team, _only_one(workspace, team):
         log.info("training on %d subjects, device %s, %d threads", len(subjects), team.device, torch.get_num_threads())
         cohort = open_cohort(store, team.first(lambda: fit_features(store, subjects, study.features)), subjects)
         family, source = _family(study, cohort, team)
@@ -142,6 +144,8 @@ def _key(study: Study, ground: str, store, subjects: list[str]) -> str:
     # So that models of before there were such settings stay what they are.
     if not study.model.topography.modes:
         content["model"].pop("topography")
+    if training["precision"] == "auto":
+        training.pop("precision")
     if not training["inner_steps"]:
         training = {k: v for k, v in training.items() if not k.startswith("inner_")}
     model = {k: v for k, v in content["model"].items() if k not in ("file", "names")}
@@ -162,6 +166,16 @@ def _device(study: Study) -> str:
     return study.training.device
 
 
+def matmul_precision(precision: str, device: str) -> str:
+    """PyTorch's name for the precision of products: unless asked for, only a GPU rounds their factors (to 10 bits).
+
+    Stored fingerprints are float16, of 10 bits too. Products are a small part of a step, so that the 8 bits of bfloat16
+    would gain nothing.
+    """
+    rounded = precision == "tf32" or (precision == "auto" and device.startswith("cuda"))
+    return "high" if rounded else "highest"
+
+
 def _family(study: Study, cohort: Cohort, team: Team) -> tuple[Family, CohortSource]:
     """The family grounded at the cohort's cardinalities, started near an answer.
 
@@ -172,7 +186,7 @@ def _family(study: Study, cohort: Cohort, team: Team) -> tuple[Family, CohortSou
     source = CohortSource(None, cohort, team.device)
     smooth = _smooth(study, cohort)
     reference = team.first(lambda: anchor(source, cls.plates, study.model.networks, study.training.seed, CHUNK))
-    template = cls(reference.float(), cohort.reference_frames(), **smooth)
+    template = cls(reference.float().to(team.device), cohort.reference_frames(), **smooth)
     source = CohortSource(template, cohort, team.device)
     with torch.random.fork_rng(devices=[]):
         # The only use of the global generator: zuko's layers draw their first weights from it.

@@ -257,7 +257,7 @@ def _counted(seconds: dict[str, float]) -> Callable:
     return arrays
 
 
-def _new(study: Path) -> dict[str, float]:
+def new_subjects(study: Path) -> dict[str, float]:
     """Posterior of unseen subjects: median milliseconds, and scores against the labels they were drawn with."""
     run = Inference.of(load_study(study))
     names = run.cohort.subjects[-UNSEEN:]
@@ -291,7 +291,7 @@ def _export(study: Path, shard: int) -> dict[str, float]:
     return {"infer_minutes": (middle - start) / 60, "export_minutes": (time.perf_counter() - middle) / 60}
 
 
-CHILDREN = {"train": _train, "new": _new, "export": _export}
+CHILDREN = {"train": _train, "new": new_subjects, "export": _export}
 
 
 # Cohorts

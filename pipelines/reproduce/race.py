@@ -2,10 +2,10 @@
 
     python -m pipelines.reproduce.race OUT.json --ours OURS.json ... --method cf_sa --groups 200 ...
 
-Our time is that of the slowest of our methods to its first evaluation at which the gap is half a nat or less, in that of
-its runs which is there first: a schedule is a method's own. The rival is trained from the start with 1, 3, 10, 30 and 100
-times as much, each time with a schedule that fits, until it is there too or at its plateau: three times the time makes
-its gap less than a tenth smaller.
+Our time is that of the slowest of our methods to its first evaluation at which the gap is half a nat or less, in that
+of its runs which is there first: a schedule is a method's own. The rival is trained from the start with 1, 3, 10, 30
+and 100 times as much, each time with a schedule that fits, until it is there too or at its plateau: three times the
+time makes its gap less than a tenth smaller.
 """
 
 import argparse
