@@ -19,6 +19,7 @@ from parcellation.encoders import ENCODERS
 from parcellation.encoding import Encoding
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
+from parcellation.label_summary import LabelSums, draw_labels, split_entropy, summarise_labels
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling, Summaries
 from parcellation.plates import Batch, Noise, Observed
@@ -325,68 +326,6 @@ def tempered_state(
     for _ in range(PASSES):
         _, state = labels.assign(evidence, state)
     return state
-
-
-class LabelSums:
-    """What label probabilities of draws add up to: they come some draws at a time, and none has to be kept."""
-
-    def __init__(self) -> None:
-        self._count, self._sum, self._within = 0, 0.0, 0.0
-
-    def add(self, draws: Float[Tensor, "_ V K"]) -> Float[Tensor, "_ V K"]:
-        """Count these draws, and return them."""
-        self._count += len(draws)
-        self._sum = self._sum + draws.sum(0, dtype=torch.float64)
-        self._within = self._within + _entropy(draws).sum(0, dtype=torch.float64)
-        return draws
-
-    def summary(self) -> tuple[Float[np.ndarray, "V K"], Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
-        """Mean probability (V, K), its entropy, and the mutual information of label and draw, in bits (V,), float64.
-
-        The entropy of the mean is the mean entropy of the draws (what is uncertain even given the networks) plus the
-        mutual information (what more data on them would settle).
-        """
-        mean = self._sum / self._sum.sum(-1, keepdim=True)
-        total = _entropy(mean)
-        information = (total - self._within / self._count).clamp_min(0)
-        return mean.cpu().numpy(), total.cpu().numpy(), information.cpu().numpy()
-
-
-def summarise_labels(
-    draws: Float[Tensor, "draws V K"],
-) -> tuple[Float[np.ndarray, "V K"], Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
-    """The same of draws that are all there: label probabilities (draws, V, K)."""
-    sums = LabelSums()
-    sums.add(draws)
-    return sums.summary()
-
-
-def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
-    """What is uncertain within a subject, and what varies between subjects, in bits, float64, (V,) each.
-
-    subjects: label probabilities. The first is the mean entropy of a subject's label; the second the mutual information
-    of label and subject. They add up to the entropy of the mean over subjects, the label of somebody unknown.
-    """
-    _, total, between = summarise_labels(torch.from_numpy(np.asarray(subjects)))
-    return total - between, between
-
-
-def _entropy(p: Tensor) -> Tensor:
-    return -(p * p.clamp_min(torch.finfo(p.dtype).tiny).log()).sum(-1) / np.log(2)
-
-
-def draw_labels(probability: Float[Tensor, "draws V K"], generator: torch.Generator) -> Integer[np.ndarray, "draws V"]:
-    """One label a vertex and draw, in 0..K-1, from the label probabilities of that draw: uint8, or int16 beyond 256."""
-    V, K = probability.shape[1:]
-    drawn = np.empty((len(probability), V), np.uint8 if K <= 256 else np.int16)
-    for row, one in zip(drawn, probability.cpu(), strict=True):
-        share = torch.rand(V, 1, generator=generator, dtype=torch.float64)[:, 0]
-        below, label = torch.zeros_like(share), torch.zeros(V, dtype=torch.int16)
-        for k in range(K - 1):  # network by network, as probabilities lie in memory
-            below += one[:, k]
-            label += below < share
-        row[:] = label.numpy()
-    return drawn
 
 
 def contrasts(

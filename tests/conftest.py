@@ -17,7 +17,7 @@ MODEL_SIDE = (
     "semi_amortized", "iterative", "amortization_gap", "training", "model_file", "posterior", "cohort_source",
     "summary_bank", "data_sets", "population", "distributed", "training_reference", "held_out_density",
     "recorded_step",
-    "posterior_file",
+    "posterior_file", "label_summary",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
 

@@ -8,10 +8,11 @@ import torch
 
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
+from parcellation.label_summary import summarise_labels
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Observed
-from parcellation.posterior import Posterior, contrasts, draw_labels, split_entropy, summarise_labels, tempered_labels
+from parcellation.posterior import Posterior, contrasts, tempered_labels
 from parcellation.training import Whole, settle_population, warm_start
 from tests.conftest import Drawn, draw_cohort, generator
 
@@ -207,16 +208,6 @@ def test_entropy_is_mean_entropy_and_mutual_information_within_bounds(posterior,
     assert np.allclose(mean, draws.mean(0).numpy(), rtol=1e-12)
 
 
-def test_entropies_of_known_cases_are_in_bits():
-    certain = torch.tensor([[[1.0, 0, 0, 0]], [[1.0, 0, 0, 0]]])
-    even = torch.full((2, 1, 4), 0.25)
-    torn = torch.tensor([[[1.0, 0, 0, 0]], [[0.0, 1, 0, 0]]])  # every draw is sure, of another label
-    for draws, entropy, information in ((certain, 0, 0), (even, 2, 0), (torn, 1, 1)):
-        _, got, mutual = summarise_labels(draws)
-        assert got == pytest.approx([entropy], abs=1e-12)
-        assert mutual == pytest.approx([information], abs=1e-12)
-
-
 def test_the_population_is_compared_with_its_subjects(posterior):
     maps = posterior.of_population(None, same).probability
     assert np.array_equal(posterior.of_population(None, same).consensus, np.zeros(10))
@@ -226,13 +217,6 @@ def test_the_population_is_compared_with_its_subjects(posterior):
     assert np.allclose(got.betweensd, np.stack([maps, maps, maps, shifted]).std(0))
     mean = np.mean([maps, maps, maps, shifted], 0)
     assert np.allclose(got.within + got.between, -(mean * np.log2(mean)).sum(-1))
-
-
-def test_what_is_uncertain_within_subjects_is_told_from_what_varies_between_them():
-    sure, other, unsure = np.array([1.0, 0]), np.array([0.0, 1]), np.array([0.5, 0.5])
-    within, between = split_entropy(np.array([[sure, sure, unsure], [sure, other, unsure]]))
-    assert within == pytest.approx([0, 0, 1], abs=1e-12)
-    assert between == pytest.approx([0, 1, 0], abs=1e-12)
 
 
 def test_a_model_that_knows_its_training_subjects_only_is_refused(drawn):
@@ -246,17 +230,6 @@ def test_data_that_are_not_numbers_are_bad_data_of_a_named_subject(posterior, dr
     x[0, 0, 3, 0] = torch.inf
     with pytest.raises(BadData, match="subject s0: the posterior is not finite at vertex"):
         posterior.subject("s0", SESSIONS, Observed(x, observed.mask, observed.covariates), same)
-
-
-def test_labels_are_drawn_with_their_probabilities():
-    probability = torch.tensor([[0.1, 0.9, 0.0], [0.25, 0.25, 0.5]], dtype=torch.float64).expand(4000, 2, 3)
-    drawn = draw_labels(probability, generator(0))
-    assert drawn.dtype == np.uint8
-    share = (drawn[..., None] == np.arange(3)).mean(0)
-    assert np.abs(share - probability[0].numpy()).max() < 4 * math.sqrt(0.25 / 4000)
-    assert np.array_equal(drawn, draw_labels(probability, generator(0)))
-    many = torch.nn.functional.one_hot(torch.tensor([[299, 3]]), 300).double()
-    assert draw_labels(many, generator(1)).tolist() == [[299, 3]]
 
 
 def test_a_subject_s_drawn_labels_have_the_map_s_probabilities(posterior, drawn):
