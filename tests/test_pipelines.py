@@ -82,14 +82,14 @@ def test_each_rule_asks_for_what_the_study_says(fresh, engine, tmp_path):
 ODD = """it's a "study" of $HOME"""
 # In place of Python: writes down what it is called with, an argument a line, and makes what the graph waits for.
 SPY = r"""#!/bin/sh
-here=$(dirname "$0")
-printf '%s\n' "$@" >> "$here/called"
+cd "$(dirname "$0")"
+printf '%s\n' "$@" >> called
 case "$*" in
   *"infer "*"--level group"*)
-    echo a.tsv > "$here/work/deliverables.txt"
-    mkdir "$here/results"
-    : > "$here/results/a.tsv";;
-  *"parcellation report"*) : > "$here/results/report.html";;
+    echo a.tsv > work/deliverables.txt
+    mkdir results
+    : > results/a.tsv;;
+  *"parcellation report"*) : > results/report.html;;
 esac
 """
 
