@@ -43,8 +43,12 @@ class CohortSource:
         return Batch(observed, observed, {"subject": index.to(self.device)}, self.cards)
 
     def expect(self, index: Tensor) -> None:
-        """Begin to read these subjects, as far as they are not kept: the next batch will be of them."""
-        missing = self._missing(index.tolist())
+        """Begin to read these subjects, as far as they are not kept: the next batch will be of them.
+
+        Nobody of a cohort that is kept whole: it is read once, and what a thread has read leaves gaps in memory.
+        """
+        whole = self._kept is not None and len(self._kept.x) == self.cards["subject"]
+        missing = [] if whole else self._missing(index.tolist())
         self._ahead = (missing, self._reader.submit(self._load, missing)) if missing else None
 
     def at_most(self, count: int) -> int:
