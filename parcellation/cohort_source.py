@@ -10,6 +10,7 @@ from parcellation.plates import Batch, Observed
 
 KEPT = 640 << 20  # bytes of features in main memory, if that is all of them: a thousand subjects of Broca's area
 PARTLY = 128 << 20  # bytes of those of which most are read again and again anyhow
+TOGETHER = 64 << 20  # bytes of features that are looked at together, and as many again that are read meanwhile
 SHARE = 0.5  # of what memory is free on a GPU; batches, and what they are computed with, need the rest
 
 
@@ -25,7 +26,7 @@ class CohortSource:
         self.template, self.cohort, self.device = template, cohort, device
         sessions = max(len(cohort.sessions(subject)) for subject in cohort.subjects)
         self.cards = dict(subject=len(cohort.subjects), session=sessions, vertex=len(cohort.vertices))
-        self._memory, self._slots, self._kept = memory, {}, None
+        self._memory, self._slots, self._kept, self._one = memory, {}, None, None
         self._ahead: tuple[list[int], Future] | None = None
 
     def batch(self, index: Tensor) -> Batch:
@@ -42,9 +43,19 @@ class CohortSource:
         return Batch(observed, observed, {"subject": index.to(self.device)}, self.cards)
 
     def expect(self, index: Tensor) -> None:
-        """Begin to read these subjects, as far as they are not kept: the next batch will be of them."""
-        missing = self._missing(index.tolist())
+        """Begin to read these subjects, as far as they are not kept: the next batch will be of them.
+
+        Nobody of a cohort that is kept whole: it is read once, and what a thread has read leaves gaps in memory.
+        """
+        whole = self._kept is not None and len(self._kept.x) == self.cards["subject"]
+        missing = [] if whole else self._missing(index.tolist())
         self._ahead = (missing, self._reader.submit(self._load, missing)) if missing else None
+
+    def at_most(self, count: int) -> int:
+        """So many subjects, or as many as have `TOGETHER` bytes of features, one at least."""
+        if self._one is None:
+            self.batch(torch.tensor([0]))
+        return max(1, min(count, TOGETHER // max(self._one, 1)))
 
     @cached_property
     def _reader(self) -> ThreadPoolExecutor:
@@ -72,7 +83,7 @@ class CohortSource:
         loaded = reading.result() if ahead == missing else self._load(missing)
         observed = _moved(loaded, self.device)
         if self._kept is None:
-            one = observed.x.nbytes // len(missing)
+            self._one = one = observed.x.nbytes // len(missing)
             self._kept = places(observed, min(self._bytes(one) // max(one, 1), self.cards["subject"]))
         for row, position in enumerate(missing):
             if position not in self._slots and len(self._slots) < len(self._kept.x):

@@ -288,8 +288,11 @@ def mean_map(model: TrainedModel, draws: int = 32) -> Float[Tensor, "V K"]:
     """Mean of the population's map over draws, the same ones at every call, float64."""
     blank = model.blank()
     noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
-    maps = model.family.template.log_map(model.family.draw_population(blank, noise, draws))[:, 0, 0]
-    return maps.double().exp().mean(0)
+    values, total = model.family.draw_population(blank, noise, draws), 0.0
+    for draw in range(draws):  # one at a time: of a whole cortex all of them take a gigabyte
+        one = {name: value[draw : draw + 1] for name, value in values.items()}
+        total = total + model.family.template.log_map(one)[0, 0, 0].double().exp()
+    return total / draws
 
 
 def _place(model: TrainedModel, encoding: Encoding, log_map: Float[Tensor, "V K"], steps: int = 6) -> None:

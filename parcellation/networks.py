@@ -101,10 +101,14 @@ def session_density(
     t: int,
 ) -> Float[Tensor, "*draws S 1 V K"]:
     """log p(x | z = k, profiles, noise) of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
-    square = session_square(profiles, log_kappa, observed, t)
-    log_sd = log_kappa[..., min(t, log_kappa.shape[-2] - 1), :, None, None]
-    density = -0.5 * square - observed.x.shape[-1] * (log_sd + 0.5 * math.log(2 * math.pi))
-    return torch.where(observed.mask[:, t, None, :, None], density, 0.0)
+    m = profiles[..., min(t, profiles.shape[-4] - 1), 0, :, :]  # (*draws, S, K, D)
+    log_sd = log_kappa[..., min(t, log_kappa.shape[-2] - 1), :, None]  # (*draws, S, 1, 1)
+    precision, D = (-2 * log_sd).exp(), m.shape[-1]
+    # What is of the network alone, and of the vertex alone, is added to the product: the fewest passes over (K, V).
+    network = -0.5 * precision * m.square().sum(-1, keepdim=True) - D * (log_sd + 0.5 * math.log(2 * math.pi))
+    vertex = -0.5 * precision * observed.squares[:, t, None]
+    density = (precision * m) @ observed.x[:, t].mT + network + vertex  # (*draws, S, K, V)
+    return torch.where(observed.mask[:, t, None], density, 0.0).mT.unsqueeze(-3)
 
 
 def heavy_tailed(square: Tensor, power: Tensor | float, tail: float) -> Tensor:

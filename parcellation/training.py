@@ -52,10 +52,13 @@ class Source(Protocol):
 
 @runtime_checkable
 class ReadsAhead(Protocol):
-    """A source that reads in the background."""
+    """A source that reads in the background, and knows how large its members are."""
 
     def expect(self, index: Tensor) -> None:
         """Begin to read these members: the next batch will be of them."""
+
+    def at_most(self, count: int) -> int:
+        """So many members, or fewer where they are large."""
 
 
 @runtime_checkable
@@ -293,11 +296,17 @@ def chunks(source: Source, template, size: int, limit: int | None = None) -> Ite
     """Batches that cover the outermost plate once, in order; `limit` members spread evenly over it when given."""
     count = source.cards[template.unit_plate]
     take = count if limit is None else min(limit, count)
-    members = torch.linspace(0, count - 1, take).round().long()
-    for start in range(0, take, size):
-        batch = source.batch(members[start : start + size])
-        if start + size < take and isinstance(source, ReadsAhead):
-            source.expect(members[start + size : start + 2 * size])
+    yield from in_parts(source, torch.linspace(0, count - 1, take).round().long(), size)
+
+
+def in_parts(source: Source, members: Int[Tensor, " n"], size: int) -> Iterator[Batch]:
+    """Batches of these members in order, so many or fewer at a time, each read while the one before is looked at."""
+    ahead = isinstance(source, ReadsAhead)
+    parts = members.split(source.at_most(size) if ahead else size)
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        batch = source.batch(part)
+        if ahead and following is not None:
+            source.expect(following)
         yield batch
 
 
@@ -314,9 +323,7 @@ def anchor(
     from sklearn.cluster import KMeans  # here: it takes as long to import as all that inference needs beside PyTorch
 
     total, weight = 0.0, 0.0
-    count = source.cards[template_plates[0]]
-    for start in range(0, count, batch):
-        seen = source.batch(torch.arange(start, min(start + batch, count))).seen
+    for seen in (one.seen for one in in_parts(source, torch.arange(source.cards[template_plates[0]]), batch)):
         total = total + seen.x.double().sum((0, 1))
         weight = weight + seen.mask.double().sum((0, 1))
     seen_vertices = weight > 0

@@ -18,7 +18,7 @@ from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling
 from parcellation.novelty import Population, Reference, digest_bytes, summary
 from parcellation.plates import Values
-from parcellation.training import Source
+from parcellation.training import Source, in_parts
 
 FOLDS = 10
 SUBJECTS = 120  # enough to tell one in a hundred
@@ -99,8 +99,7 @@ def held_out_centres(model: TrainedModel, encoder: NetworkPooling, source: Sourc
 
 def _statistics(encoder: NetworkPooling, source: Source, centre: Values, fold: np.ndarray) -> dict[str, Tensor]:
     sums: dict[str, Tensor] = {}
-    for start in range(0, len(fold), CHUNK):
-        seen = source.batch(torch.from_numpy(fold[start : start + CHUNK])).seen
+    for seen in (batch.seen for batch in in_parts(source, torch.from_numpy(fold), CHUNK)):
         one = encoder.statistics(encoder.summarise(seen, centre), seen)
         sums = {name: sums.get(name, 0) + value for name, value in one.items()}
     return sums

@@ -9,7 +9,7 @@ from parcellation import cohort_source
 from parcellation.cohort_source import CohortSource
 from parcellation.errors import BadData
 from parcellation.family import Family
-from parcellation.training import Plan, Whole, fit
+from parcellation.training import Plan, Whole, fit, in_parts
 from tests.conftest import MemoryCohort
 
 
@@ -121,3 +121,15 @@ def test_training_reads_ahead_and_is_the_same(ragged):
             assert not any(ahead for _, ahead in cohort.reads[:first])
             assert sum(ahead for _, ahead in cohort.reads) >= len(cohort.reads) - 2
     assert (losses[0] == losses[1]).all()
+
+
+def test_large_subjects_come_in_smaller_parts_and_are_all_read_ahead(ragged, monkeypatch):
+    one = ragged.subject(0).x.nbytes // 2
+    monkeypatch.setattr(cohort_source, "TOGETHER", 2 * one)
+    cohort = Reading(MemoryCohort(ragged.observed))
+    source = CohortSource(ragged.template, cohort, torch.device("cpu"), memory=0)
+    assert source.at_most(1) == 1
+    parts = list(in_parts(source, torch.tensor([4, 0, 2, 1, 3]), 4))
+    assert [len(part.seen.x) for part in parts] == [2, 2, 1]
+    assert torch.equal(torch.cat([part.index["subject"] for part in parts]), torch.tensor([4, 0, 2, 1, 3]))
+    assert [ahead for _, ahead in cohort.reads] == [False] * 3 + [True] * 3

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import yaml
@@ -19,11 +20,13 @@ import yaml
 from parcellation.config import load_study
 from parcellation.model_file import TrainedModel
 from parcellation.store import write_unit
-from parcellation.verbs.infer import Inference
 from parcellation.verbs.simulate import fingerprint_study, numbered_ground
 from parcellation.verbs.train import train
 from parcellation.verbs.workspace import Selection, Workspace
 from pipelines.benchmarks.process import peak_mib
+
+if TYPE_CHECKING:  # a process that trains does not load what infers
+    from parcellation.verbs.infer import Inference
 
 COHORTS = {
     "easy10": (10, {}),
@@ -72,7 +75,7 @@ def prepare(cohort: dict, subjects: int, folder: Path, frames: float = 1200) -> 
     return path
 
 
-def unseen(run: Inference) -> tuple[np.ndarray, float]:
+def unseen(run: "Inference") -> tuple[np.ndarray, float]:
     """Label probabilities of the unseen subjects, and the median milliseconds of one's posterior (64 draws)."""
     answers, seconds = [], []
     for subject in run.cohort.subjects[-UNSEEN:]:
