@@ -46,6 +46,7 @@ def interruptible() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+        _came.clear()  # what comes after, in the same process, was told nothing
 
 
 def _interrupt(number: int, frame) -> None:

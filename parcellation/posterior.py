@@ -214,7 +214,7 @@ class Posterior:
             for first in range(0, draws, size)
         ]
 
-    def _mean_map(self, parts: list[dict[str, Tensor]]) -> Float[Tensor, "1 1 V K"]:
+    def _mean_map(self, parts: list[dict[str, Tensor]]) -> Float[Tensor, "*_ V K"]:
         """Log of the population's map, its mean over draws."""
         total, count = 0.0, 0
         for part in parts:
