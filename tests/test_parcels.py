@@ -158,7 +158,10 @@ def test_a_study_of_parcels_goes_the_whole_way(parcellated_study):
     command("train", folder.study)
     command("infer", folder.study)
     command("report", folder.study)
-    assert "16 parcels on fsaverage_den-10k" in (folder.results / "report.html").read_text(encoding="utf-8")
+    page = (folder.results / "report.html").read_text(encoding="utf-8")
+    assert "16 parcels on fsaverage_den-10k" in page
+    assert "<dt>parcels, fsaverage 10k</dt><dd>16</dd>" in page
+    assert "(16 parcels, fsaverage_den-10k)" in (folder.results / "CITATION.md").read_text(encoding="utf-8")
     (path,) = folder.results.glob("sub-sim01/func/*_stat-parcels_network.tsv")
     table = pandas.read_csv(path, sep="\t")
     assert table["parcel"].tolist() == [f"L_front_{k}" for k in range(16)]
