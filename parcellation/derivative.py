@@ -130,8 +130,8 @@ def methods_text(
     trained_on: subjects that the model was trained on; subjects: those that maps were made for; settings: the resolved
     study, of which cleaning and features are described, nothing if None; population_of: subjects that the population
     was inferred again from, None where it is the model's; refinement: steps for each subject; modes: of the region that
-    its map is smooth in, 0 for a free map; deviations: whether subjects deviate from it in the same modes; parcels: whether
-    the region's vertices stand for parcels.
+    its map is smooth in, 0 for a free map; deviations: whether subjects deviate from it in the same modes; parcels:
+    whether the region's vertices stand for parcels.
     """
     one, many = ("parcel", "parcels") if parcels else ("vertex", "vertices")
     again = (
