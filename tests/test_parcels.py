@@ -190,7 +190,8 @@ def test_dense_runs_among_parcels_and_needless_settings_are_named(parcellated_st
     assert "expected series of 40 parcels, as the cohort has, got series of vertices" in said
     folder.write_study("smooth.yaml", yaml.safe_load(folder.study.read_text(encoding="utf-8")),
                        model={"topography": {"modes": 5}})  # fmt: skip
-    assert "topography.graph: parcels lie on no mesh" in command("train", folder.path / "smooth.yaml", code=64)
+    for verb in ("train", "networks"):
+        assert "topography.graph: parcels lie on no mesh" in command(verb, folder.path / "smooth.yaml", code=64)
     base = yaml.safe_load(folder.study.read_text(encoding="utf-8"))
     folder.write_study(base=base, targets={"count": 100})
     assert "targets.count: in series of parcels all of them are targets" in command("prepare", folder.study, code=64)
