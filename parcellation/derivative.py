@@ -123,14 +123,17 @@ def methods_text(
     modes: int = 0,
     deviations: bool = False,
     refinement: int = 0,
+    parcels: bool = False,
 ) -> str:
     """The methods paragraph of a run, with references, as Markdown.
 
     trained_on: subjects that the model was trained on; subjects: those that maps were made for; settings: the resolved
     study, of which cleaning and features are described, nothing if None; population_of: subjects that the population
     was inferred again from, None where it is the model's; refinement: steps for each subject; modes: of the region that
-    its map is smooth in, 0 for a free map; deviations: whether subjects deviate from it in the same modes.
+    its map is smooth in, 0 for a free map; deviations: whether subjects deviate from it in the same modes; parcels:
+    whether the region's vertices stand for parcels.
     """
+    one, many = ("parcel", "parcels") if parcels else ("vertex", "vertices")
     again = (
         f"The population's networks, their map and the variation between people were then inferred again from the "
         f"{population_of} subjects of the present cohort by expectation-maximisation, starting at the trained ones; "
@@ -150,14 +153,14 @@ def methods_text(
     references = "\n".join(f"{number}. {text}" for number, text in enumerate(REFERENCES, 1))
     return (
         "# How to describe and cite these maps\n\n"
-        f"The {region} ({vertices} vertices, {space}) was parcellated into {networks} functional networks from "
-        f"resting-state connectivity. Each vertex was described by the Fisher-z transformed correlations of its time "
+        f"The {region} ({vertices} {many}, {space}) was parcellated into {networks} functional networks from "
+        f"resting-state connectivity. Each {one} was described by the Fisher-z transformed correlations of its time "
         f"series with {targets} cortical targets. {prepared}A hierarchical Bayesian model with population, subject, "
-        f"session and vertex levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] "
+        f"session and {one} levels was fitted to {trained_on} subjects by plate-amortized variational inference [1] "
         f"with parcellation {__version__}; its levels between and within subjects follow the multi-session "
         f"hierarchical model of [2]. {smooth if modes else ''}{again if population_of else ''}{then} of {subjects} "
         f"subjects were then inferred without further training. {refined if refinement else ''}Network probabilities "
-        f"are means over {draws} posterior draws, a vertex's label is its most probable network, and entropy is given "
+        f"are means over {draws} posterior draws, a {one}'s label is its most probable network, and entropy is given "
         f"in bits. For data of the Human Connectome Project, cite [3] as well."
         f"\n\n"
         f"{references}\n"

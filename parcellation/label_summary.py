@@ -46,7 +46,10 @@ def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarra
     subjects: label probabilities. The first is the mean entropy of a subject's label; the second the mutual information
     of label and subject. They add up to the entropy of the mean over subjects, the label of somebody unknown.
     """
-    _, total, between = summarise_labels(torch.from_numpy(np.asarray(subjects)))
+    sums = LabelSums()
+    for one in torch.from_numpy(np.asarray(subjects)).split(1):  # of a whole cortex all of them are gigabytes
+        sums.add(one)
+    _, total, between = sums.summary()
     return total - between, between
 
 

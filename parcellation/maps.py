@@ -113,8 +113,12 @@ def write_subject(export: Export, posterior) -> None:
     _write_scalars(export, naming("stat-uncertainty_boldmap"), maps, UNCERTAINTY, where)
     _write_profiles(export, functional, posterior, where)
     _write_parcels(export, functional, posterior)
+    profiles = functional("stat-profile_boldmap")
     if export.subject_profiles:
-        _write_profile_maps(export, functional("stat-profile_boldmap"), posterior)
+        _write_profile_maps(export, profiles, posterior)
+        return
+    for old in profiles("", "").parent.glob(f"*_seg-{export.seg}_*_stat-profile_boldmap.*"):
+        old.unlink()  # of an answer before this one, when they were wanted
 
 
 def write_population(export: Export, population) -> None:

@@ -64,7 +64,7 @@ def check_nifti_2(path: Path) -> None:
             raise BadData(f"{path}: its header is damaged (lengths {list(dims)}, values at {offset}); copy it again")
         check_size(path, offset + math.prod(lengths) * bits // 8)
         place = 544  # after the header and four bytes that say whether extensions follow
-        while place + 8 <= offset:
+        while place + 16 <= offset:  # as nibabel: what is shorter than any extension is padding
             file.seek(place)
             (length,) = struct.unpack(f"{order}i", file.read(4))
             if not 8 <= length <= size - place:

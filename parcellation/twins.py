@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 from parcellation.errors import BadData, InputMissing
+from parcellation.interruption import told_to_end
 from parcellation.store import Store
 
 
@@ -17,6 +18,8 @@ def twins(store: Store) -> list[str]:
         try:
             sources = store.header(subject, session)["sources"]
         except (BadData, InputMissing):
+            if told_to_end():
+                raise
             continue
         for name, checksum in sources.items():
             places[checksum].append((subject, session, name))

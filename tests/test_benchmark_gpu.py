@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from parcellation.verbs import train
 from pipelines.benchmarks import gpu
 
 CPU = torch.device("cpu")
@@ -23,6 +24,22 @@ def test_all_of_it_runs_on_the_cpu(tmp_path, monkeypatch, capsys):
         assert figures[f"broca.{scheme}.train_s"] > 0
         assert figures[f"broca.{scheme}.accuracy"] > 0.5
     assert "written" in capsys.readouterr().out
+
+
+def test_each_device_trains_from_the_first_step_on(tmp_path, monkeypatch):
+    plain, done = train.fit, []
+
+    def watched(*arguments):
+        def progress(step, loss):
+            done.append(step)
+            arguments[5](step, loss)
+
+        return plain(*arguments[:5], progress, *arguments[6:])
+
+    monkeypatch.setattr(train, "fit", watched)
+    settings, steps = gpu.SCALES["tiny"].agree
+    gpu.agree(settings, steps, tmp_path / "agree", "cpu")
+    assert done == 2 * list(range(1, steps + 1))
 
 
 def test_without_a_device_nothing_is_written(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """The root of the derivative says what it is, who is in it, and nothing of when it was made."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -87,6 +88,9 @@ def test_the_methods_text_states_the_run():
     assert "PAVI" in text
     assert "inferred again" not in text
     assert "Series" not in text
+    parcels = methods_text(**facts, trained_on=16, subjects=9, draws=64, parcels=True)
+    assert "304 parcels" in parcels
+    assert not re.search("vertex|vertices", parcels)
     again = methods_text(**facts, trained_on=16, subjects=9, draws=64, population_of=30)
     assert "inferred again from the 30 subjects of the present cohort" in again
     assert "smooth" not in again

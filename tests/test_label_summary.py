@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from parcellation import label_summary
 from parcellation.label_summary import draw_labels, split_entropy, summarise_labels
 from tests.conftest import generator
 
@@ -25,6 +26,18 @@ def test_what_is_uncertain_within_subjects_is_told_from_what_varies_between_them
     within, between = split_entropy(np.array([[sure, sure, unsure], [sure, other, unsure]]))
     assert within == pytest.approx([0, 0, 1], abs=1e-12)
     assert between == pytest.approx([0, 1, 0], abs=1e-12)
+
+
+def test_subjects_are_looked_at_one_at_a_time(monkeypatch):
+    plain, held = label_summary._entropy, []
+    monkeypatch.setattr(label_summary, "_entropy", lambda p: (held.append(p.numel()), plain(p))[1])
+    subjects = np.random.default_rng(0).dirichlet(np.ones(3), (5, 7))
+    within, between = split_entropy(subjects)
+    assert max(held) == 7 * 3
+    entropy = -(subjects * np.log2(subjects)).sum(-1).mean(0)
+    np.testing.assert_allclose(within, entropy, rtol=1e-12)
+    mean = subjects.mean(0)
+    np.testing.assert_allclose(within + between, -(mean * np.log2(mean)).sum(-1), rtol=1e-12)
 
 
 def test_labels_are_drawn_with_their_probabilities():

@@ -280,6 +280,16 @@ def test_chosen_pairs_and_profiles_of_subjects_on_the_cortex(export):
     np.testing.assert_array_equal(np.asanyarray(image.dataobj)[-1, :4], [1, 2, 3, 1])
 
 
+def test_profiles_on_the_cortex_go_when_they_are_wanted_no_more(export):
+    posterior, wanted = posterior_of(export.frame), replace(export, target_of=np.arange(len(export.frame.brain)) % 3)
+    write_subject(wanted, posterior)
+    before = sorted(export.out.rglob("*.*"))
+    write_subject(replace(wanted, subject_profiles=True), posterior)
+    assert len(sorted(export.out.rglob("*.*"))) > len(before)
+    write_subject(wanted, posterior)
+    assert sorted(export.out.rglob("*.*")) == before
+
+
 def test_a_rerun_gives_the_same_bytes(export, tmp_path):
     posterior = posterior_of(export.frame)
     contents = []

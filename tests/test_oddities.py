@@ -81,6 +81,9 @@ def test_one_person_under_two_names_is_warned_of(fresh):
     said = command("prepare", fresh.study, "--participant-label", "sim02", "sim09")
     assert "warning: the same data more than once: subject sim02, session 1 and subject sim09, session 1" in said
     assert "warning" not in command("prepare", fresh.study, "--participant-label", "sim02", "--level", "participant")
+    # What was prepared under a name that nobody has any more is nobody's twin.
+    shutil.rmtree(fresh.path / "HCP/sim09")
+    assert "warning" not in command("prepare", fresh.study, "--participant-label", "sim02")
 
 
 @pytest.mark.slow

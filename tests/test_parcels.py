@@ -158,7 +158,10 @@ def test_a_study_of_parcels_goes_the_whole_way(parcellated_study):
     command("train", folder.study)
     command("infer", folder.study)
     command("report", folder.study)
-    assert "16 parcels on fsaverage_den-10k" in (folder.results / "report.html").read_text(encoding="utf-8")
+    page = (folder.results / "report.html").read_text(encoding="utf-8")
+    assert "16 parcels on fsaverage_den-10k" in page
+    assert "<dt>parcels, fsaverage 10k</dt><dd>16</dd>" in page
+    assert "(16 parcels, fsaverage_den-10k)" in (folder.results / "CITATION.md").read_text(encoding="utf-8")
     (path,) = folder.results.glob("sub-sim01/func/*_stat-parcels_network.tsv")
     table = pandas.read_csv(path, sep="\t")
     assert table["parcel"].tolist() == [f"L_front_{k}" for k in range(16)]
@@ -187,7 +190,8 @@ def test_dense_runs_among_parcels_and_needless_settings_are_named(parcellated_st
     assert "expected series of 40 parcels, as the cohort has, got series of vertices" in said
     folder.write_study("smooth.yaml", yaml.safe_load(folder.study.read_text(encoding="utf-8")),
                        model={"topography": {"modes": 5}})  # fmt: skip
-    assert "topography.graph: parcels lie on no mesh" in command("train", folder.path / "smooth.yaml", code=64)
+    for verb in ("train", "networks"):
+        assert "topography.graph: parcels lie on no mesh" in command(verb, folder.path / "smooth.yaml", code=64)
     base = yaml.safe_load(folder.study.read_text(encoding="utf-8"))
     folder.write_study(base=base, targets={"count": 100})
     assert "targets.count: in series of parcels all of them are targets" in command("prepare", folder.study, code=64)

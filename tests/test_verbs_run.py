@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from parcellation.config import load_study
-from parcellation.errors import BadData, ParcellationError, Stopped
+from parcellation.errors import BadData, ParcellationError, Stopped, UsageError
 from parcellation.files import unit_lock
 from parcellation.interruption import interruptible
 from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
 from parcellation.verbs.run import _end, _failure, _follow, _idle, _job_name, find_engine
 from parcellation.verbs.workspace import at_work, nobody_at_work
 from tests.slurm import wait_for
-from tests.studies import PATIENTS, ROOT, SUBJECTS, change_run, command, replace, snapshot
+from tests.studies import PATIENTS, ROOT, SUBJECTS, Folder, change_run, command, replace, snapshot
 
 
 @pytest.fixture
@@ -109,6 +109,13 @@ def test_a_path_that_the_engine_breaks_on_a_cluster_is_refused_there(name, good,
     else:
         assert "outputs.work: on a cluster" in command("run", study, "--profile", "slurm", code=64)
     command("run", study)
+
+
+@pytest.mark.parametrize(("section", "key"), [("outputs", "work"), ("outputs", "directory"), ("model", "file")])
+def test_a_path_that_the_graph_would_take_for_a_wildcard_is_refused(section, key, tmp_path):
+    study = Folder(tmp_path).write_study(**{section: {key: str(tmp_path / "a{b}")}})
+    with pytest.raises(UsageError, match=f"{section}.{key}: expected a path without braces"):
+        plan_of(study, tmp_path)
 
 
 def test_data_that_are_not_there_are_said_before_any_job(fresh, engine):
@@ -280,6 +287,8 @@ def test_an_engine_that_sleeps_while_no_job_is_left_is_not_waited_for(fresh, eng
     work = fresh.path / "work"
     assert _idle(work, slurm)
     assert not _idle(work, local)
+    replace(tmp_path / "empty/config.yaml", b"# as it comes")
+    assert not _idle(work, tmp_path / "empty")
     fake_squeue(engine, f"17 {_job_name(work)}_0a1b")
     assert not _idle(work, slurm)
     fake_squeue(engine, "", 1)

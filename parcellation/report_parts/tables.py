@@ -56,12 +56,12 @@ def css(colour: np.ndarray) -> str:
 def facts(content: ReportContent) -> dict[str, str]:
     """The numbers at the top of the page."""
     confidence = [row["mean_confidence"] for row in content.participants if row["mean_confidence"] is not None]
-    mesh = content.frame.region.mesh
+    mesh, many = content.frame.region.mesh, "vertices" if content.frame.parcels is None else "parcels"
     return {
         "subjects": shown(len(content.participants)),
         "sessions": shown(sum(int(row["sessions"]) for row in content.participants)),
         "networks": shown(len(content.networks)),
-        f"vertices, {mesh.space} {mesh.density}": shown(len(content.frame.region)),
+        f"{many}, {mesh.space} {mesh.density}": shown(len(content.frame.region)),
         "targets": shown(len(content.targets.names)),
         "mean confidence": shown(float(np.mean(confidence)) if confidence else None),
     }

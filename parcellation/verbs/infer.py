@@ -333,6 +333,7 @@ class Inference:
             modes=self.modes,
             deviations=bool(self.modes) and self.model.family.template.deviations,
             refinement=self.origin.refinement,
+            parcels=self.ground.parcels,
         )
 
     @property

@@ -30,6 +30,7 @@ from parcellation.plates import template_class
 from parcellation.store import Store
 from parcellation.verbs.gaps import FOLDER
 from parcellation.verbs.index import cohort_units
+from parcellation.verbs.topography import check_topography
 from parcellation.verbs.train import fitted, whom_to_train_on
 from parcellation.verbs.workspace import Ground, Selection, Workspace
 
@@ -76,6 +77,7 @@ def networks(study: Study, selection: Selection, numbers: Sequence[int] | None =
         raise UsageError(f"networks: expected numbers of 2 or more, got {wrong[0]}")
     workspace = Workspace(study)
     ground = workspace.ground()
+    check_topography(study, ground.parcels)
     store = workspace.store(ground, cohort_units(study, workspace))
     people = whom_to_train_on(study, workspace, store)
     people = [people[at] for at in np.unique(np.linspace(0, len(people) - 1, min(SUBJECTS, len(people))).astype(int))]

@@ -34,10 +34,12 @@ def make_plan(
     Raises what `discover` raises for data that are not there, and UsageError for a path that the graph cannot have.
     """
     workspace = Workspace(study)
-    for name in ("work", "directory"):
+    outputs = study.outputs
+    paths = {"outputs.work": outputs.work, "outputs.directory": outputs.directory, "model.file": study.model.file}
+    for name, path in paths.items():
         # Snakemake would take what is in braces for a wildcard.
-        if set("{}\n") & set(str(getattr(study.outputs, name))):
-            raise UsageError(f"outputs.{name}: expected a path without braces and line breaks, for Snakemake")
+        if set("{}\n") & set(str(path)):
+            raise UsageError(f"{name}: expected a path without braces and line breaks, for Snakemake")
     frame, _ = discover(study)
     subjects = list(dict.fromkeys(frame["subject"]))
     size = study.cluster.subjects_per_job

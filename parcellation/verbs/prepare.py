@@ -25,7 +25,7 @@ from parcellation.store import Store, Unit, input_key
 from parcellation.surfaces import Vertices, region_vertices, smoothing, target_set
 from parcellation.timeseries import open_bold
 from parcellation.twins import twins
-from parcellation.verbs.index import manifest_of
+from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.workspace import (
     GROUP,
     PARTICIPANT,
@@ -72,9 +72,10 @@ def prepare(study: Study, selection: Selection, level: str | None = None, part: 
         note(workspace, f"sub-{subject}_ses-{session}", reasons)
         excluded += reasons
     if level == PARTICIPANT:
-        return _outcome(store, units, maker.kept, excluded, level)[1]
+        return _outcome(store, units, maker.kept, excluded)[1]
     store.write_index()
-    return _checked(*_outcome(store, units, maker.kept, excluded), selection.strict and excluded)
+    usable, text = _outcome(store, units, maker.kept, excluded)
+    return _checked(usable, text + _doubled(workspace, ground), selection.strict and excluded)
 
 
 def _part_of(frame: pd.DataFrame, number: int, count: int) -> pd.DataFrame:
@@ -84,11 +85,19 @@ def _part_of(frame: pd.DataFrame, number: int, count: int) -> pd.DataFrame:
 
 def _group(workspace: Workspace, units: list, strict: bool) -> str:
     """What other processes have prepared, and why they left runs out."""
-    store = workspace.store(workspace.ground())
+    ground = workspace.ground()
+    store = workspace.store(ground)
     store.write_index()
     notes = [workspace.excluded / f"sub-{subject}_ses-{session}.txt" for (subject, session), _ in units]
     excluded = [line for note in notes if note.exists() for line in note.read_text(encoding="utf-8").splitlines()]
-    return _checked(*_outcome(store, units, 0, excluded), strict and excluded)
+    usable, text = _outcome(store, units, 0, excluded)
+    return _checked(usable, text + _doubled(workspace, ground), strict and excluded)
+
+
+def _doubled(workspace: Workspace, ground: Ground) -> str:
+    """Warnings of data that the cohort has more than once; who was taken out of its manifest, or renamed, is not."""
+    cohort = workspace.store(ground, cohort_units(workspace.study, workspace))
+    return "".join(f"\nwarning: {one}" for one in twins(cohort))
 
 
 def _checked(usable: int, text: str, refused: object) -> str:
@@ -97,7 +106,7 @@ def _checked(usable: int, text: str, refused: object) -> str:
     return text
 
 
-def _outcome(store: Store, units: list, kept: int, excluded: list[str], level: str | None = None) -> tuple[int, str]:
+def _outcome(store: Store, units: list, kept: int, excluded: list[str]) -> tuple[int, str]:
     """How many of the units are there, and what is to be said of them."""
     there = set(store.units())
     usable = [key for key, _ in units if key in there]
@@ -105,8 +114,6 @@ def _outcome(store: Store, units: list, kept: int, excluded: list[str], level: s
     lines = [f"{len(usable)} of {len(units)} sessions prepared{before}: {store.folder}"]
     if excluded:
         lines += [f"{len(excluded)} runs left out:", *(f"  {reason}" for reason in excluded)]
-    if level != PARTICIPANT:
-        lines += [f"warning: {one}" for one in twins(store)]
     return len(usable), "\n".join(lines)
 
 

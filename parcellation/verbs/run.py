@@ -201,7 +201,8 @@ def _queued(work: Path, profile: str) -> list[str]:
 def _idle(work: Path, profile: Path) -> bool:
     """Whether no job of a run on Slurm is left; False where jobs are elsewhere, or it is not known."""
     settings = profile / "config.yaml"
-    if not settings.is_file() or yaml.safe_load(settings.read_text(encoding="utf-8")).get("executor") != "slurm":
+    known = yaml.safe_load(settings.read_text(encoding="utf-8")) if settings.is_file() else None
+    if (known or {}).get("executor") != "slurm":
         return False
     try:
         return not _queued(work, str(profile)) and nobody_at_work(work)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from parcellation.config import Study
-from parcellation.errors import BadData, InputMissing
+from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.meshes import DENSITIES, geometry
 from parcellation.smooth_basis import SmoothBasis, edges, graph_laplacian, region_basis, smooth_basis
 from parcellation.surfaces import Vertices
@@ -32,6 +32,12 @@ def study_basis(study: Study, vertices: Vertices) -> SmoothBasis | None:
         basis = region_basis(geometry(study, vertices.mesh), vertices, settings.modes)
     log.info("topography: %d modes of %d vertices", len(basis.eigenvalues), len(vertices))
     return basis
+
+
+def check_topography(study: Study, parcels: bool) -> None:
+    """Raises UsageError for a smooth map of parcels without a graph: their first vertices are no neighbours."""
+    if parcels and study.model.topography.modes and study.model.topography.graph is None:
+        raise UsageError("model.topography.graph: parcels lie on no mesh; name the table of which are neighbours")
 
 
 def read_pairs(path: Path, count: int) -> np.ndarray:

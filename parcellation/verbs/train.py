@@ -31,7 +31,7 @@ from parcellation.training import Plan, anchor, fit, settle_population, warm_sta
 from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.results import find_colours, find_orientation
-from parcellation.verbs.topography import study_basis
+from parcellation.verbs.topography import check_topography, study_basis
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,7 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
         )
     workspace = Workspace(study)
     ground = workspace.ground()
-    if ground.parcels and study.model.topography.modes and study.model.topography.graph is None:
-        raise UsageError("model.topography.graph: parcels lie on no mesh; name the table of which are neighbours")
+    check_topography(study, ground.parcels)
     store = workspace.store(ground, cohort_units(study, workspace))
     subjects = whom_to_train_on(study, workspace, store)
     key = _key(study, ground.digest, store, subjects)

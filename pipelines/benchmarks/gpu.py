@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import logging
 import math
+import shutil
 import statistics
 import tempfile
 import time
@@ -126,8 +127,8 @@ def agree(settings: dict, steps: int, folder: Path, device: str) -> dict[str, fl
 def _labels(study: Path, device: str) -> np.ndarray:
     """Labels of the unseen subjects by a model that is trained on this device, shape (subject, vertex)."""
     read = load_study(study)
-    for path in Workspace(read).model.glob("model.*"):
-        path.unlink()  # of the other device, which the study's key does not tell
+    # The other device's model and its last checkpoint, from which training would go on: no key tells the device.
+    shutil.rmtree(Workspace(read).model, ignore_errors=True)
     train(read, Selection(), device)
     return synthetic.unseen(Inference.of(read))[0].argmax(-1)
 
