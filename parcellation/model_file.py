@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from parcellation import __version__
 from parcellation.encoders import Encoding
 from parcellation.errors import BadData, InputMissing
 from parcellation.family import Family
-from parcellation.files import checksum, whole_file, write_json
+from parcellation.files import checksum, write_json
 from parcellation.novelty import Reference
 from parcellation.plates import Observed, template_class
 from parcellation.retest_link import UNLINKED, RetestLink
+from parcellation.tensor_file import write_arrays
 
 FORMAT = 1
 
@@ -107,12 +108,11 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
     tensors |= {f"family.{name}": value for name, value in family.state_dict().items()}
     for name, encoding in family.fixed.items():
         tensors |= {f"fixed.{name}.{part}": value for part, value in encoding.parts().items()}
-    arrays = {name: value.detach().cpu().contiguous().numpy() for name, value in tensors.items()}
-    arrays |= {f"features.{name}": np.ascontiguousarray(value) for name, value in model.arrays.items()}
+    arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    arrays |= {f"features.{name}": value for name, value in model.arrays.items()}
     if model.novelty is not None:
-        arrays |= {f"novelty.{name}": np.ascontiguousarray(v) for name, v in model.novelty.to_arrays().items()}
-    with whole_file(folder / "model.safetensors") as temporary:
-        save_file(arrays, temporary)
+        arrays |= {f"novelty.{name}": value for name, value in model.novelty.to_arrays().items()}
+    write_arrays(folder / "model.safetensors", arrays)
     header = {
         "format": FORMAT,
         "software": __version__,

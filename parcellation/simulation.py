@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import yaml
 from pydantic import Field, ValidationError, model_validator
 from scipy import sparse
 from scipy.special import log_ndtr, softmax
 
-from parcellation import config as study_config
-from parcellation.config import Region, Section, Targets
-from parcellation.errors import InputMissing, UsageError
+from parcellation.config import Region, Section, Targets, anchored
+from parcellation.errors import UsageError
+from parcellation.yaml_file import read_yaml
 
 
 class RealRun(Section):
@@ -148,18 +147,13 @@ def load_simulation(path: Path) -> SimulationConfig:
     Raises InputMissing without a file and UsageError, naming the key, when it is wrong.
     """
     path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputMissing(f"{path}: no such simulation file") from None
-    except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(path, "simulation")
     try:
         settings = SimulationConfig.model_validate({} if content is None else content)
     except ValidationError as error:
         lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise UsageError("\n".join(lines)) from None
-    return study_config._anchor(settings, path.resolve().parent)
+    return anchored(settings, path)
 
 
 # Purposes of random streams: changing one part of a simulation leaves the others as they were.

@@ -51,7 +51,7 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path):
     [
         ("subject: 3", "subject: "),
         ("labels: {nois: smooth}", "labels.nois: "),
-        ("subjects: [", "cannot be read as YAML"),
+        ("subjects: [", "not valid YAML"),
         ("missing: 1.0", "probability"),
         ("missing: {sim99: [1]}", "sim99"),
         ("missing: {sim01: [1, 2]}", "not all"),
