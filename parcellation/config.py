@@ -115,7 +115,7 @@ class Targets(Section):
     kind: Literal["vertices", "parcels"] = "vertices"
     count: int = Field(default=1483, ge=2, description="spaced vertices; fsaverage5 always has its fsaverage3 ones")
     label_file: Path | None = None
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
 
     @model_validator(mode="after")
     def _source(self) -> "Targets":
@@ -170,9 +170,9 @@ class Model(Section):
     scheme: Literal["hybrid", "free", "encoded"] | dict[str, Literal["free", "encoded"]] = "hybrid"
     flows: dict[str, str] = Field(default={}, description="flow of a site by name; the others have an affine one")
     encoding_size: int | None = Field(
-        default=None, ge=1, description="numbers in a free row; as many as the encoding has, if unset"
+        default=None, ge=1, le=10_000, description="numbers in a free row; as many as the encoding has, if unset"
     )
-    encoder_passes: int = Field(default=3, ge=1)
+    encoder_passes: int = Field(default=3, ge=1, le=1000)
     label_power: float = Field(
         default=1.0, gt=0, le=1, description="how far a vertex's evidence is believed where no two sessions can tell"
     )
@@ -194,7 +194,7 @@ class Training(Section):
     batch_vertices: int | None = Field(default=None, ge=1, description="vertices in a step's likelihood; all if unset")
     steps: int = Field(default=200, ge=1)
     learning_rate: float = Field(default=0.02, gt=0)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
     checkpoint_every: int = Field(default=100, ge=1, description="steps")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=1, ge=1, description="more only pay for whole-cortex models")
@@ -211,7 +211,7 @@ class Outputs(Section):
     directory: Path = Path("results")
     work: Path = Path("work")
     atlas: Path | None = Field(default=None, description="label file whose areas the report compares networks with")
-    draws: int = Field(default=64, ge=1)
+    draws: int = Field(default=64, ge=1, le=10_000)
     grayordinates: Literal["cortex", "all"] = Field(
         default="cortex", description="whether CIFTI maps also carry the input's voxels, as 0 (den-91k)"
     )

@@ -70,8 +70,8 @@ class TemplateDraws(Section):
     kappa is log kappa + slope x log(frames[0] / frames[t]) / 2 + `kappa_session` x Normal.
     """
 
-    features: int = Field(default=100, ge=1)
-    vertices: int = Field(default=300, ge=1)
+    features: int = Field(default=100, ge=1, le=100_000)
+    vertices: int = Field(default=300, ge=1, le=1_000_000)
     population: float = Field(default=1.0, gt=0)
     epsilon: float = Field(default=0.3, ge=0)
     sigma: float = Field(default=0.2, ge=0)
@@ -93,13 +93,13 @@ class SimulationConfig(Section):
     keeps one), or the missing session numbers by subject. `dead_vertices`: constant series, as many in each subject.
     """
 
-    subjects: int = Field(default=24, ge=1)
+    subjects: int = Field(default=24, ge=1, le=1_000_000)
     train: int | None = Field(default=None, ge=0)
-    sessions: int = Field(default=2, ge=1)
+    sessions: int = Field(default=2, ge=1, le=1000)
     runs: Literal[1, 2] = 1
-    frames: int | None = Field(default=None, ge=20, description="of a run; the source's if unset")
+    frames: int | None = Field(default=None, ge=20, le=1_000_000, description="of a run; the source's if unset")
     repetition_time: float | None = Field(default=None, gt=0, description="seconds; the source's if unset")
-    networks: int = Field(default=2, ge=2)
+    networks: int = Field(default=2, ge=2, le=1000)
     weights: Path | None = None
     between_subjects: float = Field(default=0.5, ge=0)
     between_sessions: float = Field(default=0.3, ge=0)
@@ -110,7 +110,7 @@ class SimulationConfig(Section):
     dead_vertices: int = Field(default=0, ge=0)
     format: Literal["cifti", "mgh", "mgz", "gifti"] = "cifti"
     coverage: Literal["needed", "cortex"] = "needed"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     source: RealRun = RealRun()
     region: Region = Region()
     targets: Targets = Targets()

@@ -16,6 +16,7 @@ from parcellation.errors import BadData, FileFailure, InputMissing
 from parcellation.files import whole_file
 
 CHECKSUM = "checksum"  # the name of the array that holds it
+CHECKED = ", checked"  # after the text's name, so that a checksum cannot go missing
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
@@ -34,7 +35,7 @@ def keep_arrays(path: Path, arrays: Mapping[str, np.ndarray], name: str, text: s
     One text only: safetensors writes several in any order, and equal content is to be equal files.
     """
     content = {one: np.asarray(array, order="C") for one, array in arrays.items()}
-    write_arrays(path, content | {CHECKSUM: _checksum(content, name, text)}, {name: text})
+    write_arrays(path, content | {CHECKSUM: _checksum(content, name, text)}, {name + CHECKED: text})
 
 
 def kept_arrays(path: Path, name: str, text: str | None = None) -> tuple[dict[str, np.ndarray], str] | None:
@@ -44,7 +45,9 @@ def kept_arrays(path: Path, name: str, text: str | None = None) -> tuple[dict[st
     """
     try:
         with safe_open(path, "np") as file:
-            found = (file.metadata() or {}).get(name)
+            metadata = file.metadata() or {}
+            checked = name + CHECKED in metadata
+            found = metadata.get(name + CHECKED if checked else name)
             if found is None or text not in (None, found):
                 return None
             arrays = {one: file.get_tensor(one) for one in file.keys()}  # noqa: SIM118
@@ -52,8 +55,7 @@ def kept_arrays(path: Path, name: str, text: str | None = None) -> tuple[dict[st
         raise InputMissing(f"{path}: no such file") from None
     except (OSError, SafetensorError) as error:
         raise BadData(f"{path}: not a whole file of arrays ({error}); remove it to make it again") from error
-    expected = arrays.pop(CHECKSUM, None)
-    if expected is not None and not np.array_equal(expected, _checksum(arrays, name, found)):
+    if checked and not np.array_equal(arrays.pop(CHECKSUM, None), _checksum(arrays, name, found)):
         raise BadData(f"{path}: damaged, its content does not match its checksum; remove it to make it again")
     return arrays, found
 

@@ -235,6 +235,7 @@ def test_names_of_a_tree_never_become_paths_or_commands(fresh):
     }
 
 
+@pytest.mark.slow
 def test_names_of_networks_and_studies_are_text_in_the_report(study):
     names = ["<script>alert(1)</script>", "<img src=x onerror=alert(2)>"]
     command("infer", study.write_study(model={"names": names}))

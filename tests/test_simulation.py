@@ -53,6 +53,8 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path):
         ("labels: {nois: smooth}", "labels.nois: "),
         ("subjects: [", "not valid YAML"),
         ("missing: 1.0", "probability"),
+        ("subjects: 1000000000000\nmissing: {sim01: [1]}", "subjects: "),
+        ("frames: 1000000000000", "frames: "),
         ("missing: {sim99: [1]}", "sim99"),
         ("missing: {sim01: [1, 2]}", "not all"),
         ("source: {bold_left: x.mgz}", "bold_right"),
