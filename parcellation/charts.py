@@ -19,6 +19,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.color": INK,
+    "text.parse_math": False,  # names of networks and targets are text, dollars in them too
     "xtick.color": FAINT,
     "ytick.color": FAINT,
 }

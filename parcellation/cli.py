@@ -12,7 +12,7 @@ from pathlib import Path
 from parcellation import __version__
 from parcellation.errors import FileFailure, ParcellationError, UsageError
 from parcellation.interruption import interruptible
-from parcellation.run_log import run_log
+from parcellation.run_log import counted_warnings, repeated, run_log
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         _one_thread_each()
         options = _parser().parse_args(arguments)
         _start_logging(options.verbose)
-        with interruptible():
-            print(_run(options, sys.argv[1:] if arguments is None else arguments))
+        with interruptible(), counted_warnings() as warnings:
+            said = _run(options, sys.argv[1:] if arguments is None else arguments)
+        print("\n".join([said, *repeated(warnings, said)]), flush=True)
         return 0
     except ParcellationError as error:
         print(f"parcellation: {error}", file=sys.stderr)
@@ -54,6 +55,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         # The reader of a pipe went away; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FileFailure.exit_code
+    except MemoryError:
+        print("parcellation: out of memory; see docs/cluster.md for what a step needs", file=sys.stderr)
+        return ParcellationError.exit_code
     except OSError as error:
         print(f"parcellation: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
         return FileFailure.exit_code

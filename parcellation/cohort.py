@@ -123,9 +123,23 @@ class FeatureMap:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray], settings: Features) -> "FeatureMap":
-        """The inverse of `to_arrays`."""
-        scale, targets = float(arrays["scale"][0]), int(arrays["targets"][0])
-        return cls(settings, targets, scale, arrays.get("mean"), arrays.get("components"))
+        """The inverse of `to_arrays`; raises BadData for arrays that are no feature map."""
+        mean, components = arrays.get("mean"), arrays.get("components")
+        try:
+            scale, targets = float(arrays["scale"][0]), int(arrays["targets"][0])
+            fits = components is None or (components.shape[1:] == (targets,) and mean.shape == (targets,))
+            finite = all(np.isfinite(one).all() for one in (scale, mean, components) if one is not None)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise BadData(f"the model's feature map cannot be read: {type(error).__name__}: {error}") from error
+        if not fits or not finite or scale <= 0 or targets < 1:
+            raise BadData(
+                f"the model's feature map: expected finite numbers of {targets} targets, got {_shapes(arrays)}"
+            )
+        return cls(settings, targets, scale, mean, components)
+
+
+def _shapes(arrays: dict[str, np.ndarray]) -> str:
+    return ", ".join(f"{name} {array.shape}" for name, array in sorted(arrays.items()))
 
 
 def _asked_components(settings: Features, targets: int) -> int | None:

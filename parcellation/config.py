@@ -10,16 +10,17 @@ is a whole study; `load_study` returns it with all defaults resolved and all pat
 import difflib
 import hashlib
 import json
+import unicodedata
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from parcellation.descriptions import usual_cleaning
-from parcellation.errors import InputMissing, UsageError
+from parcellation.errors import UsageError
 from parcellation.jobs import Cluster
 from parcellation.section import Section
+from parcellation.yaml_file import read_yaml
 
 Derived = Literal["basic", "derivatives", "power2", "full"]
 
@@ -114,7 +115,7 @@ class Targets(Section):
     kind: Literal["vertices", "parcels"] = "vertices"
     count: int = Field(default=1483, ge=2, description="spaced vertices; fsaverage5 always has its fsaverage3 ones")
     label_file: Path | None = None
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
 
     @model_validator(mode="after")
     def _source(self) -> "Targets":
@@ -169,9 +170,9 @@ class Model(Section):
     scheme: Literal["hybrid", "free", "encoded"] | dict[str, Literal["free", "encoded"]] = "hybrid"
     flows: dict[str, str] = Field(default={}, description="flow of a site by name; the others have an affine one")
     encoding_size: int | None = Field(
-        default=None, ge=1, description="numbers in a free row; as many as the encoding has, if unset"
+        default=None, ge=1, le=10_000, description="numbers in a free row; as many as the encoding has, if unset"
     )
-    encoder_passes: int = Field(default=3, ge=1)
+    encoder_passes: int = Field(default=3, ge=1, le=1000)
     label_power: float = Field(
         default=1.0, gt=0, le=1, description="how far a vertex's evidence is believed where no two sessions can tell"
     )
@@ -193,7 +194,7 @@ class Training(Section):
     batch_vertices: int | None = Field(default=None, ge=1, description="vertices in a step's likelihood; all if unset")
     steps: int = Field(default=200, ge=1)
     learning_rate: float = Field(default=0.02, gt=0)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
     checkpoint_every: int = Field(default=100, ge=1, description="steps")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=1, ge=1, description="more only pay for whole-cortex models")
@@ -210,7 +211,7 @@ class Outputs(Section):
     directory: Path = Path("results")
     work: Path = Path("work")
     atlas: Path | None = Field(default=None, description="label file whose areas the report compares networks with")
-    draws: int = Field(default=64, ge=1)
+    draws: int = Field(default=64, ge=1, le=10_000)
     grayordinates: Literal["cortex", "all"] = Field(
         default="cortex", description="whether CIFTI maps also carry the input's voxels, as 0 (den-91k)"
     )
@@ -262,6 +263,7 @@ class Study(Section):
         return set(getattr(self, section).model_fields_set)
 
 
+MOST_FAULTS = 20  # told of one file
 PATHS = {"root", "manifest", "surfaces", "label_file", "file", "directory", "work", "atlas", "graph", "snakemake"}
 
 
@@ -273,18 +275,6 @@ def _without_paths(content: dict) -> dict:
     }
 
 
-class _StudyLoader(yaml.SafeLoader):
-    """YAML without the silent rule that the last of two equal keys wins."""
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} twice", problem_mark=key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
-        return super().construct_mapping(node, deep)
-
-
 def load_study(path: Path) -> Study:
     """Read a study file. Relative paths are relative to the file.
 
@@ -292,19 +282,10 @@ def load_study(path: Path) -> Study:
     wrong.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputMissing(f"{path}: no such study file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a text file: {error}") from error
-    try:
-        content = yaml.load(text, _StudyLoader)
-    # PyYAML lets the ValueError of an impossible date such as 2020-13-45 through.
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(path, "study")
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: expected a mapping with the keys {', '.join(Study.model_fields)}, got {text[:40]!r}")
+        keys = ", ".join(Study.model_fields)
+        raise UsageError(f"{path}: expected a mapping with the keys {keys}, got {_got(content)}")
     return parse_study(content, path)
 
 
@@ -314,23 +295,32 @@ def parse_study(content: dict, path: Path) -> Study:
         study = Study.model_validate(content)
     except ValidationError as error:
         raise UsageError("\n".join(f"{path}: {line}" for line in _explain(error.errors()))) from None
+    return anchored(study, path)
+
+
+def anchored(section: Section, path: Path) -> Section:
+    """The same section with every path absolute, those of the file `path` that it is from being relative to it.
+
+    Which keys were set by the user is kept. Raises UsageError for what is no path on any system.
+    """
     try:
-        return _anchor(study, path.resolve().parent)
+        return _anchor(section, path.resolve().parent)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
     except RuntimeError as error:
         raise UsageError(f"{path}: a path begins with `~` of a user who has no home folder: {error}") from None
 
 
 def _anchor(section: Section, folder: Path) -> Section:
-    """The same section with every path absolute; which keys were set by the user is kept."""
     update = {}
     for key in type(section).model_fields:
         value = getattr(section, key)
         if isinstance(value, Section):
             update[key] = _anchor(value, folder)
         elif isinstance(value, Path):
-            update[key] = folder / value.expanduser()
+            update[key] = _absolute(key, value, folder)
         elif isinstance(value, dict) and any(isinstance(one, Path) for one in value.values()):
-            update[key] = {name: folder / one.expanduser() for name, one in value.items()}
+            update[key] = {name: _absolute(key, one, folder) for name, one in value.items()}
     # `model_copy` would count every path as set by the user, also those that are defaults.
     said = set(section.model_fields_set)
     copy = section.model_copy(update=update)
@@ -339,13 +329,21 @@ def _anchor(section: Section, folder: Path) -> Section:
     return copy
 
 
+def _absolute(key: str, path: Path, folder: Path) -> Path:
+    # Tables, logs and jobs hold paths as text, a line each; no system takes a NUL.
+    if any(unicodedata.category(letter) == "Cc" for letter in str(path)):
+        raise ValueError(f"{key}: expected a path without control characters, got {str(path)!r}")
+    return folder / path.expanduser()
+
+
 def _explain(errors: list[dict]) -> list[str]:
     """One line a faulty key: where, expected, got. A key with alternatives has an error for each of them."""
     faults: dict[str, list[str]] = {}
     for error in errors:
         where, _ = _field(error["loc"])
         faults.setdefault(where, []).append(_unknown_key(error["loc"]) if _is_unknown(error) else _expected(error))
-    return [f"{where}: {', or '.join(list(dict.fromkeys(faults[where]))[:3])}".lstrip(": ") for where in faults]
+    lines = [f"{where}: {', or '.join(list(dict.fromkeys(faults[where]))[:3])}".lstrip(": ") for where in faults]
+    return lines if len(lines) <= MOST_FAULTS else [*lines[:MOST_FAULTS], f"and {len(lines) - MOST_FAULTS} more"]
 
 
 def _is_unknown(error: dict) -> bool:
@@ -377,7 +375,11 @@ def _expected(error: dict) -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] in ("missing", "value_error"):
         return message
-    got = repr(error["input"])
     # YAML reads 001 as the number 1: only the user can give back what is lost.
     quotes = error["type"] == "string_type" and not isinstance(error["input"], (list, dict, type(None)))
-    return f"{message}, got {got if len(got) <= 60 else got[:57] + '...'}{' (write it in quotes)' if quotes else ''}"
+    return f"{message}, got {_got(error['input'])}{' (write it in quotes)' if quotes else ''}"
+
+
+def _got(value: object) -> str:
+    got = repr(value)
+    return got if len(got) <= 60 else got[:57] + "..."

@@ -29,6 +29,7 @@ WHOLE_HEIGHT = 1.75  # inches of a whole hemisphere
 GAP = 0.12
 MARGIN = 0.32  # of the close-up around the region, as a share of the region's size
 LEGEND_LIMIT, LEGEND_COLUMN = 40, 2.6  # networks; inches
+PLAIN = {"parse_math": False}  # names are text, dollars in them too
 Geometry = Sequence[tuple[np.ndarray, np.ndarray] | None]
 
 
@@ -291,7 +292,8 @@ def _sheet(stage: Stage, pictures: list, title: str, foot: float):
     high, wide = _panel_height(stage), _sheet_width(stage)
     figure = new_figure(wide, foot + high + (0.5 if title else 0.26))
     if title:
-        figure.text(GAP / wide, 1 - 0.15 / figure.get_figheight(), title, fontsize=10, weight="bold", va="center")
+        style = {"fontsize": 10, "weight": "bold", "va": "center", **PLAIN}
+        figure.text(GAP / wide, 1 - 0.15 / figure.get_figheight(), title, **style)
     x = GAP
     for scene, (main, overview) in zip(stage.scenes, pictures, strict=True):
         side, width = _widths(scene, high)
@@ -367,7 +369,7 @@ def _draw_legend(figure: Figure, networks: Networks, columns: int, hatched: str 
         axes.imshow(ramp * colour + (1 - ramp) * BLANK, aspect="auto", extent=(0, 1, 0, 1))
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color=FAINT, linewidth=0.4)
-        axes.text(1.08, 0.45, name, transform=axes.transAxes, va="center", fontsize=7.5)
+        axes.text(1.08, 0.45, name, transform=axes.transAxes, va="center", fontsize=7.5, **PLAIN)
         if column == 0 and row == rows - 1:
             note = {"transform": axes.transAxes, "fontsize": 6, "color": FAINT, "va": "top"}
             axes.text(0, -0.25, f"{1 / len(networks):.2g}", **note)
@@ -381,4 +383,4 @@ def _draw_bar(figure: Figure, mapped, limits: tuple[float, float], label: str) -
     axes.tick_params(labelsize=6.5, length=2, width=0.5)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
     axes.spines[:].set(color=FAINT, linewidth=0.4)
-    axes.text(0, 1.4, label, transform=axes.transAxes, fontsize=7.5)
+    axes.text(0, 1.4, label, transform=axes.transAxes, fontsize=7.5, **PLAIN)

@@ -6,6 +6,7 @@ that is needed to check a new cohort against the model: mesh, vertices, targets,
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,18 +14,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from parcellation import __version__
 from parcellation.encoders import Encoding
-from parcellation.errors import BadData, InputMissing
+from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.family import Family
-from parcellation.files import checksum, whole_file, write_json
+from parcellation.files import checksum, write_json
 from parcellation.novelty import Reference
 from parcellation.plates import Observed, template_class
 from parcellation.retest_link import UNLINKED, RetestLink
+from parcellation.tensor_file import write_arrays
 
 FORMAT = 1
+# What a model of ours stays far below; a file that says more is not built, since that would take the memory it says.
+MOST_OBSERVED = 10**8  # ground variables below one member of the outermost plate
+MOST_PARTS = 10_000  # layers, passes, numbers in an encoding
 
 
 @dataclass(frozen=True)
@@ -107,12 +112,11 @@ def save_model(folder: Path, model: TrainedModel) -> TrainedModel:
     tensors |= {f"family.{name}": value for name, value in family.state_dict().items()}
     for name, encoding in family.fixed.items():
         tensors |= {f"fixed.{name}.{part}": value for part, value in encoding.parts().items()}
-    arrays = {name: value.detach().cpu().contiguous().numpy() for name, value in tensors.items()}
-    arrays |= {f"features.{name}": np.ascontiguousarray(value) for name, value in model.arrays.items()}
+    arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    arrays |= {f"features.{name}": value for name, value in model.arrays.items()}
     if model.novelty is not None:
-        arrays |= {f"novelty.{name}": np.ascontiguousarray(v) for name, v in model.novelty.to_arrays().items()}
-    with whole_file(folder / "model.safetensors") as temporary:
-        save_file(arrays, temporary)
+        arrays |= {f"novelty.{name}": value for name, value in model.novelty.to_arrays().items()}
+    write_arrays(folder / "model.safetensors", arrays)
     header = {
         "format": FORMAT,
         "software": __version__,
@@ -149,10 +153,11 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> TrainedModel
         arrays = load_file(folder / "model.safetensors")
         family, power = _family(header, arrays), LabelPower(**header["label_power"])
         link = RetestLink(**header.get("retest_link", {}))  # files of earlier versions have none
-        identity, details = header["identity"], header["details"]
+        _check_powers(power, link)
+        identity, details = _mapping(header["identity"]), _mapping(header["details"])
         known = {n.removeprefix("novelty."): v for n, v in arrays.items() if n.startswith("novelty.")}
         novelty = Reference.from_arrays(known) if known else None
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError, UsageError) as error:
         raise BadData(f"{folder}: not a readable model: {type(error).__name__}: {error}") from error
     settings = [header[name] for name in ("numbers", "hyperparameters", "family", "label_power")]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -164,8 +169,18 @@ def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
     def part(prefix: str) -> dict[str, torch.Tensor]:
         return {n.removeprefix(prefix): torch.from_numpy(v) for n, v in arrays.items() if n.startswith(prefix)}
 
-    template = template_class(header["template"])(**header["hyperparameters"], **part("template."))
+    cls = template_class(header["template"])
+    _check_sizes(header["family"], cls.plates)
+    template = cls(**header["hyperparameters"], **part("template."))
     numbers = part("family.")
+    with torch.device("meta"):  # of the same shapes, without memory: a header may say anything
+        expected = {
+            name: tuple(value.shape) for name, value in Family(template, **header["family"]).state_dict().items()
+        }
+    got = {name: tuple(value.shape) for name, value in numbers.items()}
+    if differing := sorted({name for name, _ in expected.items() ^ got.items()}):
+        name = differing[0]
+        raise ValueError(f"{name}: expected numbers of shape {expected.get(name)}, got {got.get(name)}")
     # In the numbers' own precision before they are copied, so that none is rounded.
     family = Family(template, **header["family"]).to(next(iter(numbers.values())).dtype)
     family.load_state_dict(numbers)
@@ -174,6 +189,31 @@ def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
         parts = {key.split(".")[1]: value for key, value in fixed.items() if key.split(".")[0] == name}
         family.fixed[name] = Encoding(**parts)
     return family
+
+
+def _mapping(value: object) -> dict:
+    if not isinstance(value, dict):
+        raise TypeError(f"identity and details: expected mappings, got {_short(value)}")
+    return value
+
+
+def _check_powers(power: LabelPower, link: RetestLink) -> None:
+    """Raise ValueError for powers that make no probabilities."""
+    numbers = [power.single, power.persistence, link.own, link.map, *([] if power.tail is None else [power.tail])]
+    if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
+        raise ValueError(f"label_power and retest_link: expected finite numbers, got {numbers}")
+    if power.profiles not in ("session", "subject", "population"):
+        raise ValueError(f"label_power: expected profiles of session, subject or population, got {power.profiles!r}")
+
+
+def _check_sizes(settings: dict, plates: tuple[str, ...]) -> None:
+    """Raise ValueError for settings of a family that nobody can have trained."""
+    inner = math.prod(settings["cards"][plate] for plate in plates[1:])
+    parts = [value for value in settings.values() if isinstance(value, int)]
+    if not 0 < inner <= MOST_OBSERVED or min(settings["cards"].values()) < 1:
+        raise ValueError(f"cards: expected at most {MOST_OBSERVED} inside the outermost plate, got {settings['cards']}")
+    if not all(0 <= part <= MOST_PARTS for part in parts):
+        raise ValueError(f"family: expected numbers of parts up to {MOST_PARTS}, got {max(parts, key=abs)}")
 
 
 def _short(value: object) -> str:

@@ -5,11 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from parcellation.files import whole_file
+from parcellation.errors import BadData, InputMissing
 from parcellation.posterior import SubjectPosterior
+from parcellation.tensor_file import keep_arrays, kept_arrays
 
 PROFILES = tuple(f"{what}_{part}" for what in ("profile", "contrast") for part in ("mean", "low", "high"))
 ARRAYS = ("probability", "entropy", "mutual_information", "mask", *PROFILES, "label_draws")
@@ -17,20 +16,18 @@ ARRAYS = ("probability", "entropy", "mutual_information", "mask", *PROFILES, "la
 
 def write_posterior(path: Path, answer: SubjectPosterior, key: str) -> None:
     """Keep a subject's answer, whole."""
-    arrays = {name: np.ascontiguousarray(getattr(answer, name)) for name in ARRAYS}
+    arrays = {name: np.asarray(getattr(answer, name)) for name in ARRAYS}
     rest = {f.name: getattr(answer, f.name) for f in fields(answer) if f.name not in ARRAYS}
-    with whole_file(path) as temporary:
-        # One entry only: safetensors writes several in any order, and equal answers are to be equal files.
-        save_file(arrays, temporary, metadata={"answer": json.dumps(rest | {"key": key}, sort_keys=True)})
+    keep_arrays(path, arrays, "answer", json.dumps(rest | {"key": key}, sort_keys=True))
 
 
 def read_posterior(path: Path) -> tuple[SubjectPosterior, str] | None:
     """A subject's kept answer and the key it was kept with; None when there is none or it is damaged."""
     try:
-        with safe_open(path, "np") as file:
-            arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            rest = json.loads((file.metadata() or {})["answer"])
-            answer = SubjectPosterior(rest["subject"], tuple(rest["sessions"]), tuple(rest["frames"]), **arrays)
-            return answer, rest["key"]
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        arrays, text = kept_arrays(path, "answer") or ({}, "{}")
+        rest = json.loads(text)
+        arrays = {name: arrays[name] for name in ARRAYS}
+        answer = SubjectPosterior(rest["subject"], tuple(rest["sessions"]), tuple(rest["frames"]), **arrays)
+        return answer, rest["key"]
+    except (BadData, InputMissing, KeyError, ValueError, TypeError):
         return None

@@ -1,4 +1,7 @@
-"""What was run on a results folder, when, and what it said: the one file there that holds the time of day."""
+"""What a command warned of, repeated when it ends; and what was run on a results folder, when, and what it said.
+
+The log is the one file of a results folder that holds the time of day.
+"""
 
 import contextlib
 import logging
@@ -8,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 NAME = Path("logs") / "log.txt"
+TOLD = 20  # warnings that are repeated at the end; the log has all of them
 
 
 class RunLog(logging.Handler):
@@ -33,6 +37,39 @@ class RunLog(logging.Handler):
         text = "".join(f"  {line}\n" for line in [*self.lines, *said.splitlines()] for line in line.splitlines())
         with open(path, "a", encoding="utf-8") as file:  # one write, so that processes do not mix their lines
             file.write(f"{self.started:%Y-%m-%dT%H:%M:%SZ} {self.command} ({took:.0f} s)\n{text}")
+
+
+class _Warnings(logging.Handler):
+    """Collects the texts of warnings."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one record's text."""
+        self.texts.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def counted_warnings() -> Iterator[list[str]]:
+    """Collect the texts of warnings within this context."""
+    handler = _Warnings()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield handler.texts
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def repeated(warnings: Sequence[str], said: str) -> list[str]:
+    """What to print of warnings at the end: how many there were, and each once that was not `said` anyway."""
+    if not warnings:
+        return []
+    new = [text for text in dict.fromkeys(warnings) if text.removeprefix("left out: ") not in said]
+    lines = [f"  {text}" for text in new[:TOLD]] + ([f"  and {len(new) - TOLD} more"] if len(new) > TOLD else [])
+    count = f"{len(warnings)} warning{'s' * (len(warnings) > 1)}"
+    return [f"{count}:" if lines else f"{count}, as told above", *lines]
 
 
 @contextlib.contextmanager

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import yaml
 from pydantic import Field, ValidationError, model_validator
 from scipy import sparse
 from scipy.special import log_ndtr, softmax
 
-from parcellation import config as study_config
-from parcellation.config import Region, Section, Targets
-from parcellation.errors import InputMissing, UsageError
+from parcellation.config import Region, Section, Targets, anchored
+from parcellation.errors import UsageError
+from parcellation.yaml_file import read_yaml
 
 
 class RealRun(Section):
@@ -71,8 +70,8 @@ class TemplateDraws(Section):
     kappa is log kappa + slope x log(frames[0] / frames[t]) / 2 + `kappa_session` x Normal.
     """
 
-    features: int = Field(default=100, ge=1)
-    vertices: int = Field(default=300, ge=1)
+    features: int = Field(default=100, ge=1, le=100_000)
+    vertices: int = Field(default=300, ge=1, le=1_000_000)
     population: float = Field(default=1.0, gt=0)
     epsilon: float = Field(default=0.3, ge=0)
     sigma: float = Field(default=0.2, ge=0)
@@ -94,13 +93,13 @@ class SimulationConfig(Section):
     keeps one), or the missing session numbers by subject. `dead_vertices`: constant series, as many in each subject.
     """
 
-    subjects: int = Field(default=24, ge=1)
+    subjects: int = Field(default=24, ge=1, le=1_000_000)
     train: int | None = Field(default=None, ge=0)
-    sessions: int = Field(default=2, ge=1)
+    sessions: int = Field(default=2, ge=1, le=1000)
     runs: Literal[1, 2] = 1
-    frames: int | None = Field(default=None, ge=20, description="of a run; the source's if unset")
+    frames: int | None = Field(default=None, ge=20, le=1_000_000, description="of a run; the source's if unset")
     repetition_time: float | None = Field(default=None, gt=0, description="seconds; the source's if unset")
-    networks: int = Field(default=2, ge=2)
+    networks: int = Field(default=2, ge=2, le=1000)
     weights: Path | None = None
     between_subjects: float = Field(default=0.5, ge=0)
     between_sessions: float = Field(default=0.3, ge=0)
@@ -111,7 +110,7 @@ class SimulationConfig(Section):
     dead_vertices: int = Field(default=0, ge=0)
     format: Literal["cifti", "mgh", "mgz", "gifti"] = "cifti"
     coverage: Literal["needed", "cortex"] = "needed"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     source: RealRun = RealRun()
     region: Region = Region()
     targets: Targets = Targets()
@@ -148,18 +147,13 @@ def load_simulation(path: Path) -> SimulationConfig:
     Raises InputMissing without a file and UsageError, naming the key, when it is wrong.
     """
     path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputMissing(f"{path}: no such simulation file") from None
-    except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(path, "simulation")
     try:
         settings = SimulationConfig.model_validate({} if content is None else content)
     except ValidationError as error:
         lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise UsageError("\n".join(lines)) from None
-    return study_config._anchor(settings, path.resolve().parent)
+    return anchored(settings, path)
 
 
 # Purposes of random streams: changing one part of a simulation leaves the others as they were.

@@ -24,6 +24,7 @@ from parcellation import __version__
 from parcellation.config import Features
 from parcellation.errors import BadData, InputMissing
 from parcellation.files import unit_lock, whole_file, write_text
+from parcellation.identity import targets_from_json, targets_json, vertices_from_json, vertices_json
 from parcellation.manifest import natural
 from parcellation.meshes import Mesh
 from parcellation.surfaces import Targets, Vertices
@@ -204,9 +205,12 @@ class Store:
                 raise BadData(
                     f"{path}: content does not match the digest in its name; delete the store and prepare again"
                 )
-            content = json.loads(text)
-            vertices = vertices_from_json(content["vertices"])
-            self._identities[digest] = (vertices, targets_from_json(content["targets"]))
+            try:
+                content = json.loads(text)
+                vertices = vertices_from_json(content["vertices"])
+                self._identities[digest] = (vertices, targets_from_json(content["targets"]))
+            except (ValueError, LookupError, TypeError) as error:
+                raise BadData(f"{path}: expected vertices and targets of this program: {error}") from error
         return self._identities[digest]
 
     def _keep_identity(self, vertices: Vertices, targets: Targets) -> str:
@@ -270,35 +274,6 @@ def numbered_vertices(count: int) -> Vertices:
 def targets_digest(targets: Targets) -> str:
     """SHA-256 of the identity of targets: names, member vertices and which target each belongs to."""
     return _sha256(_canonical(targets_json(targets)))
-
-
-def vertices_json(vertices: Vertices) -> dict:
-    """Plain values of vertices in their order, that `vertices_from_json` restores exactly."""
-    # Row by row, since members of targets follow their targets: the left hemisphere's need not come first.
-    return {
-        "space": vertices.mesh.space,
-        "counts": list(vertices.mesh.counts),
-        "hemisphere": vertices.hemisphere.tolist(),
-        "number": vertices.number.tolist(),
-    }
-
-
-def vertices_from_json(content: dict) -> Vertices:
-    """The inverse of `vertices_json`."""
-    mesh = Mesh(content["space"], tuple(content["counts"]))
-    return Vertices(mesh, np.array(content["hemisphere"], np.uint8), np.array(content["number"], np.int32))
-
-
-def targets_json(targets: Targets) -> dict:
-    """Plain values of targets, that `targets_from_json` restores exactly."""
-    members = vertices_json(targets.members)
-    return {"names": list(targets.names), "members": members, "target": targets.target.tolist()}
-
-
-def targets_from_json(content: dict) -> Targets:
-    """The inverse of `targets_json`."""
-    target = np.array(content["target"], int)
-    return Targets(tuple(content["names"]), vertices_from_json(content["members"]), target)
 
 
 def describe(vertices: Vertices, targets: Targets) -> str:

@@ -18,8 +18,6 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from parcellation.approximation import Approximation
@@ -29,10 +27,10 @@ from parcellation.encoders import ENCODERS, concatenate
 from parcellation.encoding import Streamed
 from parcellation.errors import BadData, Stopped, UsageError
 from parcellation.family import Family
-from parcellation.files import whole_file
 from parcellation.optimisers import Adam, Optimiser, RowAdam
 from parcellation.plates import Batch, Values, gaussian_noise, seeded
 from parcellation.recorded_step import RecordedStep, why_not_recorded
+from parcellation.tensor_file import keep_arrays, kept_arrays
 
 log = logging.getLogger(__name__)
 
@@ -259,13 +257,12 @@ def _key(family: Approximation, plan: Plan, identity: str) -> str:
 
 
 def _save(path: Path, key: str, family: Approximation, optimisers, losses: list[float]) -> None:
-    tensors = {f"family.{name}": value.contiguous() for name, value in family.state_dict().items()}
+    tensors = {f"family.{name}": value for name, value in family.state_dict().items()}
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
     for number, (optimiser, _) in enumerate(optimisers):
         for name, value in optimiser.tensors().items():
-            tensors[f"optimiser.{number}.{name}"] = value.contiguous()
-    with whole_file(path) as temporary:
-        save_file(tensors, temporary, metadata={"key": key})
+            tensors[f"optimiser.{number}.{name}"] = value
+    keep_arrays(path, {name: value.detach().cpu().numpy() for name, value in tensors.items()}, "key", key)
 
 
 def _restore(path: Path, key: str, family: Approximation, optimisers) -> list[float]:
@@ -273,14 +270,13 @@ def _restore(path: Path, key: str, family: Approximation, optimisers) -> list[fl
     if not path.exists():
         return []
     try:
-        with safe_open(path, "pt") as file:
-            found = (file.metadata() or {}).get("key")
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if found == key else {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+        kept = kept_arrays(path, "key", key)
+    except BadData as error:
         raise BadData(f"{path}: not a readable checkpoint ({error}); remove it to start again") from error
-    if found != key:
+    if kept is None:
         log.info("%s is of another training; starting from the beginning", path)
         return []
+    tensors = {name: torch.from_numpy(array) for name, array in kept[0].items()}
     family.load_state_dict(
         {name.removeprefix("family."): value for name, value in tensors.items() if name.startswith("family.")}
     )

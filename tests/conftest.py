@@ -1,7 +1,9 @@
 """Shapes of the model side are checked by machine in every test, and the tiny data that several tests share."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +22,11 @@ MODEL_SIDE = (
     "posterior_file", "label_summary",
 )  # fmt: skip
 install_import_hook([f"parcellation.{room}" for room in MODEL_SIDE], "beartype.beartype")
+
+from tests.messages import record  # noqa: E402
+
+if "MESSAGES" in os.environ:
+    record(Path(os.environ["MESSAGES"]))
 
 from parcellation.plates import Batch, Observed, Template, gaussian_noise  # noqa: E402
 from parcellation.templates.functional_parcellation import FunctionalParcellation  # noqa: E402

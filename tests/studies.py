@@ -169,6 +169,11 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
+def inferred(folder: Folder) -> dict[str, str]:
+    """What `infer` makes, without what names the place where it is made."""
+    return {n: digest for n, digest in contents(folder.results).items() if n not in ("report.html", "logs/study.json")}
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Folder:
     """The study after all five verbs; not to be changed. `said` has what each of them printed."""

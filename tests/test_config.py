@@ -95,6 +95,10 @@ def test_a_subject_that_yaml_reads_as_a_number_is_refused_with_the_remedy(value)
         ("training", {"learning_rate": float("inf")}, "finite number"),
         ("data", {"root": "~nobody-has-this-name/x"}, "no home folder"),
         ("region", {"name": "../x"}, "region.name"),
+        ("training", {"seed": -1}, "training.seed: Input should be greater than or equal to 0"),
+        ("targets", {"seed": 2**40}, "targets.seed: Input should be less than 4294967296"),
+        ("outputs", {"draws": 10**12}, "outputs.draws"),
+        ("model", {"encoding_size": 10**12}, "model.encoding_size"),
     ],
 )
 def test_values_that_make_no_study_are_refused(section, keys, words):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from parcellation.charts import strips
 from parcellation.figures import (
     Stage,
     one_hot,
@@ -167,3 +168,12 @@ def test_a_strip_shows_the_vertices_in_order():
 
 def test_keys_as_certain_probabilities():
     assert one_hot(np.array([2, 1, 0]), 2).tolist() == [[0, 1], [1, 0], [0, 0]]
+
+
+def test_names_with_dollars_are_text(stage, lateral):
+    """They would be formulas, and mostly wrong ones."""
+    names = ("$\\frac{a$", "cost $5 to $10")
+    networks = named_networks(2, names)
+    assert render_labels(stage, one_hot(np.ones(len(lateral)), 2), networks, names[0])
+    assert render_scalar(stage, np.ones(len(lateral)), names[0], (0, 1), title=names[1])
+    assert strips({name: np.arange(3.0) for name in names}, names[1])

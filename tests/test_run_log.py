@@ -3,7 +3,7 @@
 import logging
 import re
 
-from parcellation.run_log import NAME, run_log
+from parcellation.run_log import NAME, TOLD, counted_warnings, repeated, run_log
 
 
 def test_a_command_is_appended_with_its_warnings_and_what_it_said(tmp_path):
@@ -31,3 +31,19 @@ def test_no_folder_is_made_for_it(tmp_path):
         pass
     log.write(tmp_path / "nowhere", "said")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_warnings_are_counted_and_those_not_said_are_repeated_once():
+    assert repeated([], "fine") == []
+    with counted_warnings() as warnings:
+        log = logging.getLogger("parcellation.somewhere")
+        log.info("no warning")
+        for _ in range(2):
+            log.warning("%s is odd", "a.nii")
+        log.warning("left out: subject 1: no data")
+    log.warning("not any more")
+    assert repeated(warnings, "1 runs left out:\n  subject 1: no data") == ["3 warnings:", "  a.nii is odd"]
+    assert repeated(["left out: b"], "  b\n") == ["1 warning, as told above"]
+    many = repeated([str(number) for number in range(50)], "")
+    assert len(many) == TOLD + 2
+    assert many[-1] == "  and 30 more"

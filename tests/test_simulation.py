@@ -51,8 +51,10 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path):
     [
         ("subject: 3", "subject: "),
         ("labels: {nois: smooth}", "labels.nois: "),
-        ("subjects: [", "cannot be read as YAML"),
+        ("subjects: [", "not valid YAML"),
         ("missing: 1.0", "probability"),
+        ("subjects: 1000000000000\nmissing: {sim01: [1]}", "subjects: "),
+        ("frames: 1000000000000", "frames: "),
         ("missing: {sim99: [1]}", "sim99"),
         ("missing: {sim01: [1, 2]}", "not all"),
         ("source: {bold_left: x.mgz}", "bold_right"),

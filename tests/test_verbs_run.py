@@ -19,7 +19,7 @@ from parcellation.errors import BadData, ParcellationError, Stopped, UsageError
 from parcellation.files import unit_lock
 from parcellation.interruption import interruptible
 from parcellation.verbs.plan import forget_unmade, graph_of, make_plan, write_settings
-from parcellation.verbs.run import _end, _failure, _follow, _idle, _job_name, find_engine
+from parcellation.verbs.run import _end, _failure, _follow, _idle, _job_name, _log_times, find_engine
 from parcellation.verbs.workspace import at_work, nobody_at_work
 from tests.slurm import wait_for
 from tests.studies import PATIENTS, ROOT, SUBJECTS, Folder, change_run, command, replace, snapshot
@@ -206,13 +206,19 @@ def test_a_failure_has_the_code_that_jobs_ended_with(fresh, engine):
     assert "Snakemake has said above why" in command("run", fresh.study, code=1)
     replace(logs / "prepare/sub-a.log", b"INFO x: done\nINFO parcellation.cli: exit code 0\n")
     replace(logs / "train.log", b"parcellation: no good data\nINFO parcellation.cli: exit code 65\n")
-    error = _failure(logs.parent, 0)
+    error = _failure(logs.parent, {})
     assert isinstance(error, BadData)
     assert "1 jobs failed" in str(error)
     assert str(logs / "train.log") in str(error)
     assert "no good data" in str(error)
+    # Failures of an earlier run are no news, whatever the clock of the machine that wrote them.
+    os.utime(logs / "train.log", (2**33, 2**33))
+    before = _log_times(logs.parent)
+    assert "Snakemake has said above why" in str(_failure(logs.parent, before))
+    os.utime(logs / "train.log", (1, 1))
+    assert "1 jobs failed" in str(_failure(logs.parent, before))
     replace(logs / "report.log", b"INFO x: at work\n")  # killed
-    error = _failure(logs.parent, 0)
+    error = _failure(logs.parent, {})
     assert type(error) is ParcellationError
     assert "2 jobs failed" in str(error)
 

@@ -130,4 +130,9 @@ def _origin(study: Study, workspace: Workspace) -> dict:
 
 
 def _kept_origin(workspace: Workspace) -> dict:
-    return json.loads(workspace.origin.read_text(encoding="utf-8")) if workspace.origin.exists() else {}
+    if not workspace.origin.exists():
+        return {}
+    try:
+        return dict(json.loads(workspace.origin.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadData(f"{workspace.origin}: damaged ({error}); delete it and run `parcellation index` again") from error

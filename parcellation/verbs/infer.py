@@ -43,7 +43,7 @@ from parcellation.verbs.population import (
     population_model,
     remember,
 )
-from parcellation.verbs.workspace import GROUP, PARTICIPANT, Ground, Selection, Workspace, note
+from parcellation.verbs.workspace import GROUP, PARTICIPANT, Ground, Selection, Workspace, model_header, note
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,7 @@ class Inference:
         population anew.
         """
         workspace = Workspace(study)
+        model_header(workspace.model)  # raises BadData for what no model of ours says
         model = load_model(workspace.model)
         ground = workspace.ground()
         features = Features.model_validate(model.details["study"]["features"])

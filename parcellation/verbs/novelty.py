@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from parcellation.cohort import Cohort
-from parcellation.errors import BadData
-from parcellation.files import whole_file
+from parcellation.errors import BadData, InputMissing
 from parcellation.interruption import told_to_end
 from parcellation.novelty import SHIFT_LEVEL, Reference, Shift, cohort_shift, flag_level, session_mean, summary
+from parcellation.tensor_file import keep_arrays, kept_arrays
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +70,7 @@ class Novelty:
                 return None
             scores = np.stack([self.reference.population.score(*one) for one in read])
             arrays = {"scores": scores, "summary": summary(read)}
-            with whole_file(path) as temporary:
-                save_file(arrays, temporary, metadata={"key": key})
+            keep_arrays(path, arrays, "key", key)
         first = self.cohort.checksums(subject)[0]
         member = self.reference.position(first)
         p = self.reference.p(arrays["scores"], member)
@@ -160,9 +157,7 @@ def shift_sentence(shift: Shift) -> str:
 
 def _kept(path: Path, key: str) -> dict[str, np.ndarray] | None:
     try:
-        with safe_open(path, "np") as file:
-            if (file.metadata() or {}).get("key") != key:
-                return None
-            return {name: file.get_tensor(name) for name in ("scores", "summary")}
-    except (OSError, SafetensorError):
+        found = kept_arrays(path, "key", key)
+        return None if found is None else {name: found[0][name] for name in ("scores", "summary")}
+    except (BadData, InputMissing, KeyError):
         return None

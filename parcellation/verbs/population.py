@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from parcellation.cohort import Cohort
 from parcellation.cohort_source import CohortSource
 from parcellation.encoding import Encoding
-from parcellation.files import unit_lock, whole_file, write_json
+from parcellation.errors import BadData, InputMissing
+from parcellation.files import unit_lock, write_json
 from parcellation.model_file import TrainedModel
 from parcellation.population import check_size, identity, reinfer, with_population
+from parcellation.tensor_file import keep_arrays, kept_arrays
 from parcellation.verbs.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -128,24 +128,23 @@ def _units(cohort: Cohort) -> list[tuple[str, str, str]]:
 def write_population(path: Path, encodings: dict[str, Encoding], digest: str) -> None:
     """Keep encodings of population sites, whole."""
     tensors = {
-        f"{name}.{part}": value.detach().cpu().contiguous().clone()
+        f"{name}.{part}": value.detach().cpu().numpy()
         for name, encoding in encodings.items()
         for part, value in encoding.parts().items()
     }
-    with whole_file(path) as temporary:
-        save_file(tensors, temporary, metadata={"digest": digest})
+    keep_arrays(path, tensors, "digest", digest)
 
 
 def read_population(path: Path, digest: str) -> dict[str, Encoding] | None:
     """The kept encodings by site, if they are those of this digest; None when not, or damaged."""
     try:
-        with safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get("digest") != digest:
-                return None
-            parts: dict[str, dict[str, torch.Tensor]] = {}
-            for key in file.keys():  # noqa: SIM118
-                name, part = key.split(".")
-                parts.setdefault(name, {})[part] = file.get_tensor(key)
+        found = kept_arrays(path, "digest", digest)
+        if found is None:
+            return None
+        parts: dict[str, dict[str, torch.Tensor]] = {}
+        for key, array in found[0].items():
+            name, part = key.split(".")
+            parts.setdefault(name, {})[part] = torch.from_numpy(array)
         return {name: Encoding(**tensors) for name, tensors in parts.items()}
-    except (OSError, SafetensorError, ValueError, TypeError):
+    except (BadData, InputMissing, ValueError, TypeError):
         return None

@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -65,9 +64,9 @@ def run(
         command = [*_snakemake(engine, graph), *options]
         if any((folder / ".snakemake" / "locks").glob("*")):
             _follow([*command, "--unlock"], folder, lock)
-        started = time.time()
+        before = _log_times(folder)
         if _follow([*command, *_named(profile, work)], folder, lock, partial(_idle, work, how)):
-            raise _failure(folder, started)
+            raise _failure(folder, before)
     return f"finished: {study.outputs.directory}"
 
 
@@ -263,12 +262,18 @@ def _undisturbed() -> Iterator[Callable[[], object]]:
         listen()
 
 
-def _failure(folder: Path, started: float) -> ParcellationError:
-    """The error of jobs that failed since a time: of the kind that they ended with, when that is one."""
+def _log_times(folder: Path) -> dict[Path, int]:
+    """When each job's log was written, by the clock of whatever machine it is on."""
+    return {path: path.stat().st_mtime_ns for path in sorted((folder / "logs").rglob("*.log"))}
+
+
+def _failure(folder: Path, before: dict[Path, int]) -> ParcellationError:
+    """The error of jobs that failed, whose logs are others than before: of the kind that they ended with, when one."""
     failed: dict[Path, int] = {}
-    for path in sorted((folder / "logs").rglob("*.log")):
+    for path, time in _log_times(folder).items():
         code = _exit_code(path)
-        if path.stat().st_mtime >= started and code != 0:
+        # Clocks of machines differ, so that times say whether a log is new, and not what was first.
+        if before.get(path) != time and code != 0:
             failed[path] = code
     if not failed:
         return ParcellationError("the workflow could not go on; Snakemake has said above why")

@@ -12,19 +12,16 @@ from pathlib import Path
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.files import checksum, write_json, write_text
+from parcellation.identity import targets_from_json, targets_json, vertices_from_json, vertices_json
+from parcellation.label_table import named_networks
 from parcellation.labels import label_files
-from parcellation.store import (
-    Store,
-    targets_from_json,
-    targets_json,
-    vertices_from_json,
-    vertices_json,
-)
+from parcellation.store import Store
 from parcellation.surfaces import Targets, Vertices
 
 log = logging.getLogger(__name__)
 
 FROM_MODEL = ("region", "targets", "features", "model")
+MOST_SAID = 300  # letters of an error that may quote a damaged file
 FREE = ("label_file", "file", "names")  # what a study may say otherwise than the model's own
 
 
@@ -98,7 +95,7 @@ class Workspace:
         """The ground as prepared; raises InputMissing when nothing is prepared yet."""
         if not self.ground_file.exists():
             raise InputMissing(f"{self.ground_file}: nothing is prepared yet; run `parcellation prepare` first")
-        return Ground.from_json(json.loads(self.ground_file.read_text(encoding="utf-8"))["ground"])
+        return self._kept_ground()[1]
 
     def store(self, ground: Ground, only: Collection[tuple[str, str]] | None = None) -> Store:
         """The fingerprints of this ground; another region or other targets have a folder of their own."""
@@ -112,8 +109,18 @@ class Workspace:
         """The ground kept from the same settings, so that every process of a study stands on the same one."""
         if not self.ground_file.exists():
             return None
-        content = json.loads(self.ground_file.read_text(encoding="utf-8"))
-        return Ground.from_json(content["ground"]) if content["key"] == key else None
+        kept, ground = self._kept_ground()
+        return ground if kept == key else None
+
+    def _kept_ground(self) -> tuple[object, Ground]:
+        """The key that the ground is kept with, and the ground; raises BadData for a damaged file."""
+        try:
+            content = json.loads(self.ground_file.read_text(encoding="utf-8"))
+            return content["key"], Ground.from_json(content["ground"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise BadData(
+                f"{self.ground_file}: damaged ({error}); delete it and run `parcellation prepare` again"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -185,16 +192,36 @@ def training_subjects(study: Study, there: Sequence[str], groups: Mapping[str, s
 
 
 def model_header(folder: Path) -> dict:
-    """What a model's JSON says; raises InputMissing and BadData. Needs no torch."""
+    """What a model's JSON says, its study and ground being valid; raises InputMissing and BadData. Needs no torch."""
     path = Path(folder) / "model.json"
     if not path.exists():
         raise InputMissing(f"{folder}: no trained model there (model.json is missing); `parcellation train` makes one")
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        header["details"]["study"], header["details"]["ground"]  # a model of ours has both
+        _check_details(header["details"], header["family"]["cards"])
         return header
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadData(f"{path}: not a readable model: {type(error).__name__}: {error}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, BadData) as error:
+        said = " ".join(str(error).split())
+        raise BadData(f"{path}: not a readable model: {type(error).__name__}: {said[:MOST_SAID]}") from error
+
+
+def _check_details(details: dict, cards: dict) -> None:
+    """Raise an error of Python's for details that no model of ours has: names of files are made of them."""
+    # As it is in the file: a text that stands for a number is none.
+    study = Study.model_validate_json(json.dumps(details["study"]), strict=True)
+    ground = Ground.from_json(details["ground"])
+    if not details["subjects"] or not all(isinstance(one, str) for one in details["subjects"]):
+        raise ValueError("subjects: expected the names of those who were trained on")
+    if not isinstance(details["sessions"], int):
+        raise TypeError(f"sessions: expected how many, got {details['sessions']!r}")
+    if (cards["subject"], cards["vertex"]) != (len(details["subjects"]), len(ground.region)):
+        raise ValueError(f"cards: expected the training subjects and the region's vertices, got {cards}")
+    names = study.model.names or (details.get("orientation") or {}).get("names")
+    named_networks(study.model.networks, names, details.get("colours"))
+    if ground.region.mesh.space != "none" and not ground.region.mesh.density:
+        raise ValueError("ground: expected a known mesh")
+    if not ground.region.mesh == ground.brain.mesh == ground.targets.members.mesh:
+        raise ValueError("ground: expected region, targets and brain on one mesh")
 
 
 def resolve(study: Study, model: Path | None = None) -> Study:
