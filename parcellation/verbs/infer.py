@@ -185,8 +185,10 @@ class Inference:
         return tuple(name for name in self.cohort.sessions(subject) if names is None or name in names)
 
     def posterior_of(self, subject: str, sessions: tuple[str, ...]) -> SubjectPosterior:
-        """A subject's answer, which is kept."""
-        with unit_lock(self.workspace.posteriors / "locks" / f"sub-{subject}.lock"):
+        """A subject's answer, which is kept; half an answer of a process that was killed is removed."""
+        with unit_lock(self.workspace.posteriors / "locks" / f"sub-{subject}.lock") as mine:
+            for part in self.workspace.posteriors.glob(f"{PART}*-{self._path(subject).name}") if mine else ():
+                part.unlink(missing_ok=True)
             if self.origin.refinement:
                 log.info("subject %s: refining by %d steps", subject, self.origin.refinement)
             answer = self.answer(subject, sessions)
