@@ -103,21 +103,27 @@ def fit_retest_link(model: TrainedModel, source: Source) -> RetestLink:
     too well. Unchecked where no two subjects have two sessions, or labels are each session's own.
     """
     said, again, maps, log_map = [], [], [], mean_map(model).log()
+    few = _few(len(log_map))  # of a whole cortex, everybody's probabilities at all vertices are gigabytes
     for observed in () if "session" in model.family.template.reducible else _subjects(model, source):
         present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
         cut = len(present) // 2
         if cut:
             parts = [observed.select(1, part) for part in (present[:cut], present[cut : 2 * cut])]
             others = without(log_map.exp(), half_labels(model, observed, log_map)[0, 0], source.cards["subject"])
-            labels = [tempered_labels(model, part, others.log())[0, 0].cpu().numpy() for part in parts]
+            labels = [tempered_labels(model, part, others.log())[0, 0].cpu().numpy()[few] for part in parts]
             said += labels
             again += [label.argmax(-1) for label in labels[::-1]]
-            maps += [others.cpu().numpy()] * 2
+            maps += [others.cpu().numpy()[few]] * 2
     if len(said) < 4:
         return RetestLink()
     link = fit_link(np.stack(said), np.stack(again), np.stack(maps))
     log.info("retest link: own %.2f, map %.2f", link.own, link.map)
     return link
+
+
+def _few(vertices: int) -> np.ndarray:
+    """Positions of `VERTICES` vertices, evenly over all; of fewer, all."""
+    return np.linspace(0, vertices - 1, min(vertices, VERTICES)).round().astype(int)
 
 
 def _subjects(model: TrainedModel, source: Source) -> Iterator[Observed]:
@@ -130,9 +136,7 @@ def squares(model: TrainedModel, observed: Observed) -> dict[str, Float[Tensor, 
     centre = model.family.centre(observed)
     summaries = pooling(model.family).summarise(observed, centre)
     count = observed.x.shape[2]
-    few = observed.select(
-        2, torch.linspace(0, count - 1, min(count, VERTICES), device=observed.x.device).round().long()
-    )
+    few = observed.select(2, torch.from_numpy(_few(count)).to(observed.x.device))
     profiles = {
         "session": summaries.session[0][:, :, None],
         "subject": summaries.subject[0][:, None, None],
@@ -154,7 +158,7 @@ def _pairs(halves: list, profiles: str) -> list[list[Tensor]]:
 def _log_map(model: TrainedModel) -> Float[Tensor, "V K"]:
     blank = model.blank()
     log_map = model.family.template.log_map(model.family.centre(blank))[0, 0].cpu()
-    few = np.linspace(0, len(log_map) - 1, min(len(log_map), VERTICES)).round().astype(int)
+    few = _few(len(log_map))
     return log_map[torch.from_numpy(few)]
 
 
