@@ -118,8 +118,7 @@ class Inference:
         """
         workspace = Workspace(study)
         model_header(workspace.model)  # raises BadData for what no model of ours says
-        model = load_model(workspace.model)
-        ground = workspace.ground()
+        model, ground = load_model(workspace.model), workspace.ground()
         features = Features.model_validate(model.details["study"]["features"])
         feature_map = FeatureMap.from_arrays(model.arrays, features)
         store = workspace.store(ground, cohort_units(study, workspace))
