@@ -22,7 +22,7 @@ from parcellation.errors import BadData, InputMissing, UsageError
 from parcellation.family import Family
 from parcellation.files import checksum, write_json
 from parcellation.novelty import Reference
-from parcellation.plates import Observed, template_class
+from parcellation.plates import Observed, Template, template_class
 from parcellation.retest_link import UNLINKED, RetestLink
 from parcellation.tensor_file import write_arrays
 
@@ -173,14 +173,7 @@ def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
     _check_sizes(header["family"], cls.plates)
     template = cls(**header["hyperparameters"], **part("template."))
     numbers = part("family.")
-    with torch.device("meta"):  # of the same shapes, without memory: a header may say anything
-        expected = {
-            name: tuple(value.shape) for name, value in Family(template, **header["family"]).state_dict().items()
-        }
-    got = {name: tuple(value.shape) for name, value in numbers.items()}
-    if differing := sorted({name for name, _ in expected.items() ^ got.items()}):
-        name = differing[0]
-        raise ValueError(f"{name}: expected numbers of shape {expected.get(name)}, got {got.get(name)}")
+    _check_shapes(template, header["family"], numbers)
     # In the numbers' own precision before they are copied, so that none is rounded.
     family = Family(template, **header["family"]).to(next(iter(numbers.values())).dtype)
     family.load_state_dict(numbers)
@@ -189,6 +182,20 @@ def _family(header: dict, arrays: dict[str, np.ndarray]) -> Family:
         parts = {key.split(".")[1]: value for key, value in fixed.items() if key.split(".")[0] == name}
         family.fixed[name] = Encoding(**parts)
     return family
+
+
+def _check_shapes(template: Template, settings: dict, numbers: Mapping[str, torch.Tensor]) -> None:
+    """Refuse numbers that are not a family's before one is made: a header may say anything."""
+    try:
+        with torch.device("meta"):  # of the same shapes, without memory
+            family = Family(template, **settings)
+    except RuntimeError:
+        return  # flows that look at numbers while they are made; loading refuses other shapes as well
+    expected = {name: tuple(value.shape) for name, value in family.state_dict().items()}
+    got = {name: tuple(value.shape) for name, value in numbers.items()}
+    if differing := sorted({name for name, _ in expected.items() ^ got.items()}):
+        name = differing[0]
+        raise ValueError(f"{name}: expected numbers of shape {expected.get(name)}, got {got.get(name)}")
 
 
 def _mapping(value: object) -> dict:

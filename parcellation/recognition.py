@@ -4,6 +4,7 @@ The encoder of auto-encoding variational Bayes (Kingma & Welling 2014): where ev
 its own, there is nothing to pool over.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -28,7 +29,7 @@ class Recognition(nn.Module):
         if pooled:
             raise UsageError(f"encoder: recognition is for sites of one observation each, not {', '.join(pooled)}")
         self.events = {site.name: (2, *site.event) for site in sites}
-        widths = {name: int(torch.tensor(event).prod()) for name, event in self.events.items()}
+        widths = {name: math.prod(event) for name, event in self.events.items()}
         self.linear = nn.ModuleDict({name: nn.Linear(template.features, width) for name, width in widths.items()})
         self.bend = nn.ModuleDict(
             {name: MLP(template.features, width, [hidden], activation=nn.SiLU) for name, width in widths.items()}

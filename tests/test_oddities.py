@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from parcellation.store import Store
+from parcellation.tensor_file import CHECKSUM
 from tests.studies import DEAD, RUN, change_run, command, region_columns, replace
 
 FILLS = {
@@ -44,8 +45,8 @@ def test_however_a_vertex_is_dead_the_answer_is_that_of_a_masked_one(patients, t
             command(verb, patients.path / "patients.yaml", *whose)
         found = load_file(patients.posterior("P03", "work-patients"))
         assert found.keys() == masked.keys()
-        for name, values in masked.items():
-            np.testing.assert_array_equal(found[name], values)
+        for name in masked.keys() - {CHECKSUM}:  # which is of what the answer was made from, too
+            np.testing.assert_array_equal(found[name], masked[name])
         units = [
             Store(next(one.path.glob("work-patients/fingerprints/*"))).read("P03", "1") for one in (patients, treated)
         ]

@@ -220,8 +220,8 @@ def _check_details(details: dict, cards: dict) -> None:
     named_networks(study.model.networks, names, details.get("colours"))
     if ground.region.mesh.space != "none" and not ground.region.mesh.density:
         raise ValueError("ground: expected a known mesh")
-    if not ground.region.mesh == ground.brain.mesh == ground.targets.members.mesh:
-        raise ValueError("ground: expected region, targets and brain on one mesh")
+    if ground.region.mesh != ground.brain.mesh:
+        raise ValueError("ground: expected region and brain on one mesh")
 
 
 def resolve(study: Study, model: Path | None = None) -> Study:
