@@ -24,9 +24,11 @@ NOBODY = 65534  # the user and group of this number own nothing
 def mounted(folder: Path, *arguments: str) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     if os.geteuid() or shutil.which("mount") is None:
+        # A disk that is really full or read-only has to be mounted, which only root may; CI is root.
         pytest.skip("needs a superuser who may mount")
     done = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
+        # Containers commonly forbid it to root as well, and say so.
         pytest.skip(f"cannot mount here: {done.stderr.strip()}")
     try:
         yield folder
@@ -135,6 +137,7 @@ def as_nobody() -> None:
 def readable(tmp_path):
     """Whether somebody else can reach what tests write: every folder on the way has to let them."""
     if os.geteuid():
+        # Permissions bind everybody but root, so a child becomes somebody else, which only root may; CI is root.
         pytest.skip("needs a superuser, who can be somebody else")
     changed = []
     for folder in (tmp_path, *tmp_path.parents):
