@@ -8,7 +8,7 @@ when the posteriors are the right ones. With C sessions of equal noise and persi
 has 1 + (C - 1) rho times the variance of independent ones, hence power(C) = power(1) / (1 + (C - 1) rho).
 
 Two more things are chosen with it: heavier tails (`networks.heavy_tailed`), and whose profiles a vertex is compared
-with. The model's own way stays where it is nearly right and within half a standard error of the best. A session's own
+with. The model's own way stays where it is nearly right and no other gains surely more. A session's own
 profile holds the noise that its vertices share, which then speaks for the labels that it was pooled by; the subject's
 has less of it, the population's none. The map beyond which gain counts is that of other training subjects: measured
 against a map that they are in themselves, subjects seem to have labels of their own where they only moved the map.
@@ -43,6 +43,7 @@ TAIL = 20.0
 # Whose profiles, and with what tail: the model's own way, then the others, preferred ones first.
 WAYS = (("session", None), ("population", TAIL), ("subject", TAIL), ("population", None), ("subject", None))
 ALIKE = 0.5  # standard errors within which two ways gain alike
+SURELY = 2.0  # standard errors by which a model that is nearly right must be beaten
 NEARLY_RIGHT = 0.5  # a model that needs a lower power than this has no claim to its own way
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 VERTICES = 2000  # likewise: subjects differ more than that many vertices do
@@ -196,17 +197,20 @@ def _crossed_gain(
 
 
 def _preferred(tried: list[Gain]) -> Gain:
-    """The first that gains no less than the best by more than half a standard error of the difference over subjects.
+    """The model's own way, the first, where it is nearly right and no other gains surely more; else the first alike.
 
-    The model's own way, the first of all, counts where it is nearly right. With few subjects the best of several that
-    gain alike is often not the best for others: then what is less a subject's own is to be preferred.
+    Of five ways that are equally right the best gains more than the model's by chance. With few subjects the best of
+    several that gain alike is often not the best for others: then what is less a subject's own is to be preferred.
     """
     best = max(tried, key=lambda one: one.subjects.mean())
-    for one in tried if tried[0].power >= NEARLY_RIGHT else tried[1:]:
+
+    def within(errors: float, one: Gain) -> bool:
         less = best.subjects - one.subjects
-        if less.mean() <= ALIKE * less.std(ddof=1) / len(less) ** 0.5:
-            return one
-    return best
+        return bool(less.mean() <= errors * less.std(ddof=1) / len(less) ** 0.5)
+
+    if tried[0].power >= NEARLY_RIGHT and within(SURELY, tried[0]):
+        return tried[0]
+    return next(one for one in tried[1:] + tried[:1] if within(ALIKE, one))
 
 
 def _persistence(halves: list, sessions: list[int], profiles: str) -> float:

@@ -5,7 +5,9 @@ import torch
 from parcellation.cohort_source import CohortSource
 from parcellation.family import Family
 from parcellation.label_power import (
+    Gain,
     _crossed_gain,
+    _preferred,
     choose_label_power,
     fit_retest_link,
     half_labels,
@@ -167,3 +169,25 @@ def test_whole_source_is_a_source_too():
     source = Whole(drawn.template, full(drawn.template, drawn.observed))
     model, _ = started(drawn)
     assert choose_label_power(TrainedModel(model.family.double(), {}, {}, {}), source).checked
+
+
+def gain(profiles: str, power: float, mean: float, seed: int) -> Gain:
+    subjects = mean + 0.01 * np.random.default_rng(seed).standard_normal(40)
+    return Gain(profiles, None, power, subjects - subjects.mean() + mean, 0.0)
+
+
+def test_a_model_that_is_nearly_right_is_left_only_for_what_surely_gains_more():
+    # Differences have a standard error of about .0022.
+    right, tempered = gain("session", 1.0, 0.100, 1), gain("session", 0.03, 0.100, 1)
+    alike, better = gain("subject", 0.03, 0.103, 2), gain("subject", 0.03, 0.110, 2)
+    assert _preferred([right, alike]) is right
+    assert _preferred([tempered, alike]) is alike
+    assert _preferred([right, better]) is better
+
+
+def test_of_the_other_ways_the_first_within_half_an_error_of_the_best_is_taken():
+    tempered, best = gain("session", 0.03, 0.103, 1), gain("subject", 0.03, 0.103, 2)
+    near, far = gain("population", 0.03, 0.1025, 3), gain("population", 0.03, 0.100, 3)
+    assert _preferred([tempered, near, best]) is near
+    assert _preferred([tempered, far, best]) is best
+    assert _preferred([best, far]) is best
