@@ -56,10 +56,11 @@ class FreeEncoding(nn.Module):
         self.sizes = tuple(cards[plate] if plate in site.plates else 1 for plate in template.plates)
         self.sparse = template.unit_plate in site.plates
         width = 2 * math.prod(site.event) if size is None else size
-        self.rows = nn.Embedding(math.prod(self.sizes), width, sparse=self.sparse)
-        self.decoder = None if size is None else Decoder(size, site.event)
+        shape = math.prod(self.sizes), width
         # All vectors 0 would leave the decoder without a gradient.
-        nn.init.zeros_(self.rows.weight) if size is None else nn.init.normal_(self.rows.weight, std=0.1)
+        rows = torch.zeros(shape) if size is None else 0.1 * torch.randn(shape)
+        self.rows = nn.Embedding(*shape, sparse=self.sparse, _weight=rows)
+        self.decoder = None if size is None else Decoder(size, site.event)
         # Where elements are told together: how, which no gradient changes.
         joint = torch.eye(site.event[-1]).expand(*self.sizes, *site.event, -1).clone() if site.joint else None
         self.register_buffer("joint", joint)

@@ -52,13 +52,17 @@ HALF = 0.5  # count of a network at a vertex where nobody has it
 
 @dataclass(frozen=True)
 class Gain:
-    """What one way to score labels gains: by training subject, nats a vertex, shape (subject,), and at power 1."""
+    """What one way to score labels gains: by training subject, nats a vertex, shape (subject,); untempered at power 1."""
 
     profiles: str
     tail: float | None
     power: float
     subjects: np.ndarray
-    untempered: float
+    untempered: np.ndarray
+
+    def at_one(self) -> "Gain":
+        """The same way at power 1."""
+        return replace(self, power=1.0, subjects=self.untempered)
 
 
 @torch.no_grad()
@@ -91,7 +95,7 @@ def choose_label_power(model: TrainedModel, source: Source, unchecked: float = 1
     single = float(min(most, best.power * (1 + (min(sessions) - 1) * persistence)))
     log.info(
         "label power: %.3f for one session, persistence %.2f, tail %s, profiles of the %s; predictive gain %.4f nats a "
-        "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(), best.untempered,
+        "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(), best.untempered.mean(),
     )  # fmt: skip
     return LabelPower(single, persistence if single < most else 0.0, True, best.tail, best.profiles)
 
@@ -176,7 +180,7 @@ def _best_power(pairs: list[list[Tensor]], group: Float[Tensor, "V K"], profiles
         gains.append(_crossed_gain(torch.stack(both).mT, group))
     means = np.array([gain.mean() for gain in gains])
     best = int(means.argmax())
-    return Gain(profiles, tail, float(powers[best]), gains[best], float(means[powers == 1][0]))
+    return Gain(profiles, tail, float(powers[best]), gains[best], gains[int((powers == 1).argmax())])
 
 
 def _crossed_gain(
@@ -199,8 +203,9 @@ def _crossed_gain(
 def _preferred(tried: list[Gain]) -> Gain:
     """The model's own way, the first, where it is nearly right and no other gains surely more; else the first alike.
 
-    Of five ways that are equally right the best gains more than the model's by chance. With few subjects the best of
-    several that gain alike is often not the best for others: then what is less a subject's own is to be preferred.
+    Of many ways that are equally right the best gains more than the model's by chance, so at power 1 it has its turn
+    before it is tempered. With few subjects the best of several that gain alike is often not the best for others: then
+    what is less a subject's own is to be preferred.
     """
     best = max(tried, key=lambda one: one.subjects.mean())
 
@@ -208,8 +213,10 @@ def _preferred(tried: list[Gain]) -> Gain:
         less = best.subjects - one.subjects
         return bool(less.mean() <= errors * less.std(ddof=1) / len(less) ** 0.5)
 
-    if tried[0].power >= NEARLY_RIGHT and within(SURELY, tried[0]):
-        return tried[0]
+    if tried[0].power >= NEARLY_RIGHT:
+        for one in (tried[0].at_one(), tried[0]):
+            if within(SURELY, one):
+                return one
     return next(one for one in tried[1:] + tried[:1] if within(ALIKE, one))
 
 

@@ -320,8 +320,8 @@ def anchor(
 
     total, weight = 0.0, 0.0
     for seen in (one.seen for one in in_parts(source, torch.arange(source.cards[template_plates[0]]), batch)):
-        total = total + seen.x.double().sum((0, 1))
-        weight = weight + seen.mask.double().sum((0, 1))
+        total = total + seen.x.sum((0, 1), dtype=torch.float64)
+        weight = weight + seen.mask.sum((0, 1), dtype=torch.float64)
     seen_vertices = weight > 0
     average = (total[seen_vertices] / weight[seen_vertices, None]).cpu().numpy()
     if len(average) < networks:

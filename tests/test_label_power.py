@@ -171,18 +171,26 @@ def test_whole_source_is_a_source_too():
     assert choose_label_power(TrainedModel(model.family.double(), {}, {}, {}), source).checked
 
 
-def gain(profiles: str, power: float, mean: float, seed: int) -> Gain:
-    subjects = mean + 0.01 * np.random.default_rng(seed).standard_normal(40)
-    return Gain(profiles, None, power, subjects - subjects.mean() + mean, 0.0)
+def gain(profiles: str, power: float, mean: float, seed: int, untempered: float = 0.0) -> Gain:
+    subjects = 0.01 * np.random.default_rng(seed).standard_normal(40)
+    subjects -= subjects.mean()
+    return Gain(profiles, None, power, mean + subjects, untempered + 1.1 * subjects)
 
 
 def test_a_model_that_is_nearly_right_is_left_only_for_what_surely_gains_more():
     # Differences have a standard error of about .0022.
-    right, tempered = gain("session", 1.0, 0.100, 1), gain("session", 0.03, 0.100, 1)
+    right, tempered = gain("session", 1.0, 0.100, 1, 0.100), gain("session", 0.03, 0.100, 1)
     alike, better = gain("subject", 0.03, 0.103, 2), gain("subject", 0.03, 0.110, 2)
-    assert _preferred([right, alike]) is right
+    assert _preferred([right, alike]).profiles == "session"
     assert _preferred([tempered, alike]) is alike
     assert _preferred([right, better]) is better
+
+
+def test_a_model_is_tempered_only_where_that_surely_gains_more():
+    # Here the difference has an error of .00016, so .0002 may be chance and .002 may not.
+    chance, sure = gain("session", 0.8, 0.100, 1, 0.0998), gain("session", 0.8, 0.100, 1, 0.098)
+    assert _preferred([chance, gain("subject", 0.8, 0.099, 2)]).power == 1
+    assert _preferred([sure, gain("subject", 0.8, 0.099, 2)]) is sure
 
 
 def test_of_the_other_ways_the_first_within_half_an_error_of_the_best_is_taken():

@@ -186,7 +186,7 @@ def _family(study: Study, cohort: Cohort, team: Team) -> tuple[Family, CohortSou
     smooth = _smooth(study, cohort)
     reference = team.first(lambda: anchor(source, cls.plates, study.model.networks, study.training.seed, CHUNK))
     template = cls(reference.float().to(team.device), cohort.reference_frames(), **smooth)
-    source = CohortSource(template, cohort, team.device)
+    source.template = template  # what is kept of the cohort stays
     with torch.random.fork_rng(devices=[]):
         # The only use of the global generator: zuko's layers draw their first weights from it.
         torch.manual_seed(study.training.seed)
