@@ -1,16 +1,23 @@
-"""Prepared fingerprints as a source of batches: kept where training runs if they fit, else read ahead of the steps."""
+"""Prepared fingerprints as a source of batches: kept where training runs if they fit, else read ahead of the steps.
+
+Features are kept as float16, of the same 10 bits as the stored fingerprints that they are made of, and batches have
+them as float32: half the memory and traffic, whether much is kept or nothing.
+"""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from parcellation.errors import BadData
 from parcellation.plates import Batch, Observed
 
-KEPT = 640 << 20  # bytes of features in main memory, if that is all of them: a thousand subjects of Broca's area
-PARTLY = 128 << 20  # bytes of those of which most are read again and again anyhow
-TOGETHER = 64 << 20  # bytes of features that are looked at together, and as many again that are read meanwhile
+KEPT = 320 << 20  # bytes of features in main memory, if that is all of them: a thousand subjects of Broca's area
+PARTLY = 64 << 20  # bytes of those of which most are read again and again anyhow
+TOGETHER = 32 << 20  # bytes of features that are looked at together, and as many again that are read meanwhile
+LARGEST = torch.finfo(torch.float16).max
 SHARE = 0.5  # of what memory is free on a GPU; batches, and what they are computed with, need the rest
 
 
@@ -40,6 +47,7 @@ class CohortSource:
             observed = self._placed(positions)
         else:
             observed = self._mixed(positions, missing, fresh)
+        observed = replace(observed, x=observed.x.float())
         return Batch(observed, observed, {"subject": index.to(self.device)}, self.cards)
 
     def expect(self, index: Tensor) -> None:
@@ -103,21 +111,30 @@ class CohortSource:
         """These subjects in main memory, one after the other into their places."""
         observed = None
         for place, position in enumerate(positions):
-            one = observe(self.cohort.read([position]))
+            one = _rounded(observe(self.cohort.read([position])), self.cohort.subjects[position])
             if len(positions) == 1:
-                observed = one.to("cpu", torch.float32)
+                observed = one
             else:
-                observed = places(one, len(positions), torch.float32) if observed is None else observed
+                observed = places(one, len(positions)) if observed is None else observed
                 put(observed, place, one, 0)
         return _pinned(observed) if self.device.type == "cuda" else observed
 
 
-def places(like: Observed, count: int, dtype: torch.dtype | None = None) -> Observed:
+def places(like: Observed, count: int) -> Observed:
     """Empty places for so many members of the outermost plate."""
-    dtype = dtype or like.x.dtype
-    known = {name: value.new_empty((count, *value.shape[1:]), dtype=dtype) for name, value in like.covariates.items()}
-    x, mask = (value.new_empty((count, *value.shape[1:])) for value in (like.x.to(dtype)[:0], like.mask))
+    known = {name: value.new_empty((count, *value.shape[1:])) for name, value in like.covariates.items()}
+    x, mask = (value.new_empty((count, *value.shape[1:])) for value in (like.x, like.mask))
     return Observed(x, mask, known)
+
+
+def _rounded(observed: Observed, subject: str) -> Observed:
+    """A subject as it is kept: features as float16, what else is known as float32. Raises BadData beyond float16."""
+    x = observed.x.half()
+    if not x.isfinite().all():
+        raise BadData(
+            f"features of {subject}: expected finite numbers up to {LARGEST:g}, got {observed.x.abs().max():g}"
+        )
+    return Observed(x, observed.mask, {name: value.float() for name, value in observed.covariates.items()})
 
 
 def put(kept: Observed, slot: int, source: Observed, row: int) -> None:

@@ -159,11 +159,11 @@ class Family(nn.Module):
             medians[name] = self.flows[name](centred[name], mean, sd)(mean.expand(encoding.estimate.shape))
         return medians, centred
 
-    def encodings(self, batch: Batch) -> dict[str, Encoding]:
-        """One encoding per ground variable of every site of the batch."""
+    def encodings(self, batch: Batch, centre: Values | None = None) -> dict[str, Encoding]:
+        """One encoding per ground variable of every site of the batch; centre: `centre`, where it is known already."""
         result = {}
         if self.encoder is not None:
-            result |= self.encoder(batch, self.centre(batch.seen))
+            result |= self.encoder(batch, self.centre(batch.seen) if centre is None else centre)
             if self.bank is not None and self.template.unit_plate in batch.index:
                 result |= self.bank.encodings(self.encoder)
             result = {name: self._scored(name, encoding, batch) for name, encoding in result.items()}

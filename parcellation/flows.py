@@ -18,6 +18,8 @@ from zuko.nn import MLP
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
 
+PART = 1 << 15  # elements whose corrections are computed at a time where no gradient is asked for
+
 
 class PrecisionFlow(nn.Module):
     r"""Affine flow that combines the prior conditional with the encoding as a Gaussian would, then is corrected.
@@ -104,8 +106,20 @@ class AffineFlow(nn.Module):
 def _corrections(network: MLP, ratio: Float[Tensor, "*variables"], extra: Float[Tensor, "*_ C"]) -> Tensor:
     """What the network says of (ratio, extra), shape (*variables, 1 or 2).
 
-    What extra adds to the first layer is the same for many elements, so it is multiplied once and not copied to them.
+    Without a gradient a part at a time, whose hidden layers a processor's cache has room for.
     """
+    if torch.is_grad_enabled() or ratio.numel() <= PART:
+        return _said(network, ratio, extra)
+    d = max(range(ratio.dim()), key=lambda one: ratio.shape[one])
+    size = max(1, PART * ratio.shape[d] // ratio.numel())
+    pieces = ratio.split(size, d)
+    own = d + extra.dim() - 1 - ratio.dim()  # the same dimension of extra, which may have fewer in front
+    extras = extra.split(size, own) if own >= 0 and extra.shape[own] > 1 else [extra] * len(pieces)
+    return torch.cat([_said(network, *piece) for piece in zip(pieces, extras, strict=True)], d)
+
+
+def _said(network: MLP, ratio: Tensor, extra: Tensor) -> Tensor:
+    """What extra adds to the first layer is the same for many elements, so it is multiplied once and not copied."""
     first, *rest = network
     hidden = ratio[..., None] * first.weight[:, 0] + nn.functional.linear(extra, first.weight[:, 1:], first.bias)
     for layer in rest:

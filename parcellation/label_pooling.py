@@ -19,6 +19,7 @@ from parcellation.encoding import SMALL, Encoding
 from parcellation.plates import Observed, Template, Values
 from parcellation.shares import log_shares, shares
 
+WHOLE = 1.0  # power that leaves evidence as it is
 LEAST_KNOWN = 0.02  # share of a label's information that is never missing
 STRIDE = 4.0  # at most, of the variance between subjects in one pass
 STEPS = 3  # a pass takes towards the mode of a subject's logits
@@ -38,10 +39,11 @@ class SharedLabels:
         return {"log_map": self.template.log_map(centre)}
 
     def assign(
-        self, evidence: Float[Tensor, "S T V K"], labels: Mapping[str, Tensor], power: Tensor | float = 1.0
+        self, evidence: Float[Tensor, "S T V K"], labels: Mapping[str, Tensor], power: Tensor | float = WHOLE
     ) -> tuple[Float[Tensor, "S 1 V K"], dict[str, Tensor]]:
         """Label probabilities given the evidence of all sessions; power tempers it, a number or (S, 1, V, 1)."""
-        assignment = shares(labels["log_map"] + power * evidence.sum(1, keepdim=True))
+        total = evidence.sum(1, keepdim=True)
+        assignment = shares(labels["log_map"] + (total if power is WHOLE else power * total))
         return assignment, {**labels, "assignment": assignment}
 
     def subject_encodings(self, labels: Mapping[str, Tensor]) -> dict[str, Encoding]:
@@ -158,18 +160,21 @@ def map_mode(
 ) -> Float[Tensor, "V contrast"]:
     """Mode of a map's contrasts under Normal(0, sd), given counts of labels (V, K): Newton's method.
 
-    Starts at counts with one half added, which is near the mode and on its flatter side.
+    Starts at counts with one half added, which is near the mode and on its flatter side. Steps are taken in the K
+    logits with that prior on each, which leaves their sum at 0: n (diag p - p p') + 1/sd^2, a diagonal less one
+    product, is inverted in K operations (Sherman and Morrison).
     """
-    basis, counted = basis.to(labels), labels.sum(-1, keepdim=True)
-    logits = (labels + 0.5).log() @ basis.mT
+    basis, counts = basis.to(labels), labels.mT.contiguous()  # (K, V), as `shares` goes through memory
+    counted, logits = counts.sum(0), (counts + 0.5).log()
+    logits = logits - logits.mean(0)
     for _ in range(steps):
-        share = shares(logits @ basis)
-        gradient = (labels - counted * share) @ basis.mT - logits / sd**2
-        covariance = torch.diag_embed(share) - share[..., None] * share[..., None, :]
-        curvature = counted[..., None] * (basis @ covariance @ basis.mT)
-        curvature = curvature + torch.eye(len(basis)).to(basis) / sd**2
-        logits = logits + torch.linalg.solve(curvature, gradient)
-    return logits
+        expected = counted * logits.softmax(0)
+        gradient = counts - expected - logits / sd**2
+        told = expected / (expected + 1 / sd**2)
+        alone = gradient / (expected + 1 / sd**2)
+        # The product's denominator, n - sum n p told, is sum told / sd^2 without a difference of nearly equal numbers.
+        logits = logits + alone + told * ((expected * alone).sum(0) / (told.sum(0) / sd**2).clamp_min(SMALL))
+    return logits.mT @ basis.mT
 
 
 def label_pooling(template: Template) -> SharedLabels | SessionLabels:

@@ -15,7 +15,7 @@ against a map that they are in themselves, subjects seem to have labels of their
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,8 +25,9 @@ from torch import Tensor
 
 from parcellation.encoding import Encoding
 from parcellation.model_file import LabelPower, TrainedModel
+from parcellation.network_pooling import Summaries
 from parcellation.networks import heavy_tailed, session_square
-from parcellation.plates import Noise, Observed, gaussian_noise
+from parcellation.plates import Noise, Observed, Values, gaussian_noise
 from parcellation.posterior import pooling, tempered_labels, tempered_state
 from parcellation.retest_link import RetestLink, fit_link
 from parcellation.scores import subject_gains
@@ -47,12 +48,13 @@ SURELY = 2.0  # standard errors by which a model that is nearly right must be be
 NEARLY_RIGHT = 0.5  # a model that needs a lower power than this has no claim to its own way
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 VERTICES = 2000  # likewise: subjects differ more than that many vertices do
+TOGETHER = 8  # draws of the population at a time
 HALF = 0.5  # count of a network at a vertex where nobody has it
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What one way to score labels gains: by training subject, nats a vertex, shape (subject,); untempered at power 1."""
+    """What one way to score labels gains, nats a vertex, by training subject; untempered: at power 1."""
 
     profiles: str
     tail: float | None
@@ -95,7 +97,8 @@ def choose_label_power(model: TrainedModel, source: Source, unchecked: float = 1
     single = float(min(most, best.power * (1 + (min(sessions) - 1) * persistence)))
     log.info(
         "label power: %.3f for one session, persistence %.2f, tail %s, profiles of the %s; predictive gain %.4f nats a "
-        "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(), best.untempered.mean(),
+        "vertex, %.4f at power 1", single, persistence, best.tail, best.profiles, best.subjects.mean(),
+        best.untempered.mean(),
     )  # fmt: skip
     return LabelPower(single, persistence if single < most else 0.0, True, best.tail, best.profiles)
 
@@ -108,14 +111,19 @@ def fit_retest_link(model: TrainedModel, source: Source) -> RetestLink:
     too well. Unchecked where no two subjects have two sessions, or labels are each session's own.
     """
     said, again, maps, log_map = [], [], [], mean_map(model).log()
+    centre = model.family.centre(model.blank())
     few = _few(len(log_map))  # of a whole cortex, everybody's probabilities at all vertices are gigabytes
     for observed in () if "session" in model.family.template.reducible else _subjects(model, source):
         present = torch.nonzero(observed.mask.any(-1)[0])[:, 0]
         cut = len(present) // 2
         if cut:
             parts = [observed.select(1, part) for part in (present[:cut], present[cut : 2 * cut])]
-            others = without(log_map.exp(), half_labels(model, observed, log_map)[0, 0], source.cards["subject"])
-            labels = [tempered_labels(model, part, others.log())[0, 0].cpu().numpy()[few] for part in parts]
+            others = without(
+                log_map.exp(), half_labels(model, observed, log_map, centre)[0, 0], source.cards["subject"]
+            )
+            labels = [
+                tempered_labels(model, part, others.log(), centre=centre)[0, 0].cpu().numpy()[few] for part in parts
+            ]
             said += labels
             again += [label.argmax(-1) for label in labels[::-1]]
             maps += [others.cpu().numpy()[few]] * 2
@@ -255,11 +263,16 @@ def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
     if template.topography is not None:
         _refit_smooth_map(model, source, passes)
         return
-    log_map = template.log_map(model.family.centre(model.blank()))[0, 0]
-    for _ in range(passes):
+    centre = model.family.centre(model.blank())
+    log_map = template.log_map(centre)[0, 0]
+    known: list[list[Summaries]] = []  # which do not depend on the map that is looked for
+    for number in range(passes):
         sums: dict[str, Tensor] = {}
-        for chunk in chunks(source, template, 8):
-            labels, someone = half_labels(model, chunk.seen, log_map), chunk.seen.mask.any(-1).any(1)
+        for place, chunk in enumerate(chunks(source, template, 8)):
+            if not number:
+                known.append(half_summaries(model, chunk.seen, centre))
+            labels = half_labels(model, chunk.seen, log_map, centre, known[place])
+            someone = chunk.seen.mask.any(-1).any(1)
             one = pool.statistics({"assignment": labels}, someone) | {"subjects": someone.sum()}
             sums = {name: sums.get(name, 0) + value for name, value in one.items()}
         counts = sums["labels"].double() + HALF
@@ -281,15 +294,35 @@ def _refit_smooth_map(model: TrainedModel, source: Source, passes: int) -> None:
             _set(model, name, encoding)
 
 
-def half_labels(model: TrainedModel, observed: Observed, log_map: Float[Tensor, "V K"]) -> Float[Tensor, "S 1 V K"]:
-    """Label probabilities of either half of the sessions, every other one, on average over the halves with data."""
+def half_labels(
+    model: TrainedModel,
+    observed: Observed,
+    log_map: Float[Tensor, "V K"],
+    centre: Values | None = None,
+    known: Sequence[Summaries] | None = None,
+) -> Float[Tensor, "S 1 V K"]:
+    """Label probabilities of either half of the sessions, every other one, on average over the halves with data.
+
+    centre: `Family.centre` of the model, known: `half_summaries`, where many are asked for.
+    """
     total, halves = 0.0, 0.0
-    for first in range(min(2, observed.mask.shape[1])):
-        half = observed.select(1, torch.arange(first, observed.mask.shape[1], 2, device=observed.x.device))
+    for number, half in enumerate(_halves(observed)):
         there = half.mask.any(-1).any(1)[:, None, None, None]
-        total = total + there * tempered_labels(model, half, log_map)
+        summaries = None if known is None else known[number]
+        total = total + there * tempered_labels(model, half, log_map, summaries, centre)
         halves = halves + there
     return total / halves.clamp_min(1)
+
+
+def half_summaries(model: TrainedModel, observed: Observed, centre: Values) -> list[Summaries]:
+    """Profiles and noise of each half of the sessions."""
+    return [pooling(model.family).summarise(half, centre).of_profiles() for half in _halves(observed)]
+
+
+def _halves(observed: Observed) -> list[Observed]:
+    count = observed.mask.shape[1]
+    parts = (torch.arange(first, count, 2, device=observed.x.device) for first in range(min(2, count)))
+    return [observed.select(1, part) for part in parts]
 
 
 def without(mean: Float[Tensor, "V K"], labels: Float[Tensor, "V K"], subjects: int) -> Float[Tensor, "V K"]:
@@ -303,11 +336,13 @@ def mean_map(model: TrainedModel, draws: int = 32) -> Float[Tensor, "V K"]:
     """Mean of the population's map over draws, the same ones at every call, float64."""
     blank = model.blank()
     noise = _antithetic(gaussian_noise(torch.Generator().manual_seed(0), blank.x.device, blank.x.dtype))
-    values, total = model.family.draw_population(blank, noise, draws), 0.0
-    for draw in range(draws):  # one at a time: of a whole cortex all of them take a gigabyte
-        one = {name: value[draw : draw + 1] for name, value in values.items()}
-        total = total + model.family.template.log_map(one)[0, 0, 0].double().exp()
-    return total / draws
+    total = 0.0
+    for _ in range(draws // TOGETHER):  # of a whole cortex all of them take a gigabyte
+        values = model.family.draw_population(blank, noise, TOGETHER)
+        for draw in range(TOGETHER):
+            one = {name: value[draw : draw + 1] for name, value in values.items()}
+            total = total + model.family.template.log_map(one)[0, 0, 0].double().exp()
+    return total / (draws // TOGETHER * TOGETHER)
 
 
 def _place(model: TrainedModel, encoding: Encoding, log_map: Float[Tensor, "V K"], steps: int = 6) -> None:

@@ -54,7 +54,7 @@ def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarra
 
 
 def _entropy(p: Tensor) -> Tensor:
-    return -(p * p.clamp_min(torch.finfo(p.dtype).tiny).log()).sum(-1) / np.log(2)
+    return torch.special.entr(p).sum(-1) / np.log(2)
 
 
 def draw_labels(probability: Float[Tensor, "draws V K"], generator: torch.Generator) -> Integer[np.ndarray, "draws V"]:

@@ -8,7 +8,7 @@ are an expectation-maximisation, whose answer comes with the widths that missing
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -51,6 +51,11 @@ class Summaries:
     session: tuple[Float[Tensor, "S T K D"], Float[Tensor, "S T K"]]
     between: tuple[Float[Tensor, "1 K"], Float[Tensor, "1 K"]]
     labels: Mapping[str, Tensor]
+
+    def of_profiles(self) -> "Summaries":
+        """Without what is of vertices: profiles and noise, so that many can be kept."""
+        kept = {name: value for name, value in self.labels.items() if name not in ("log_map", "assignment")}
+        return replace(self, assignment=self.assignment[:, :, :0].clone(), labels=kept)
 
 
 class NetworkPooling(nn.Module):
@@ -158,14 +163,16 @@ class NetworkPooling(nn.Module):
         return _pool(observed, assignment, labels, centre["mu"][:, 0, 0], s.between, s.session, s.noise)
 
     def evidence(self, observed: Observed, session: tuple, noise: Tensor) -> Float[Tensor, "S T V K"]:
-        """Expected log density of every observation under every network, up to a constant; 0 where masked.
+        """Expected log density of every observation under every network, up to a constant of each; 0 where masked.
 
         session: mean (S, T, K, D) and variance (S, T, K) of the profiles; noise (S, T).
         """
         profiles, variance = session
-        square = observed.squares[..., None] - 2 * (profiles @ observed.x.mT).mT + profiles.square().sum(-1)[:, :, None]
-        expected = square + self.template.features * variance[:, :, None]
-        return torch.where(observed.mask[..., None], -0.5 * expected / noise[..., None, None] ** 2, 0.0)
+        precision = noise[..., None] ** -2
+        network = -0.5 * precision * (profiles.square().sum(-1) + self.template.features * variance)
+        weights, x = (part.flatten(0, 1) for part in (precision[..., None] * profiles, observed.x))
+        expected = torch.baddbmm(network.flatten(0, 1)[..., None], weights, x.mT)  # (S T, K, V)
+        return torch.where(observed.mask[:, :, None], expected.unflatten(0, noise.shape), 0.0).mT
 
     def subject_encodings(self, s: Summaries) -> dict[str, Encoding]:
         """Encodings of the sites of subjects and sessions."""
@@ -319,7 +326,8 @@ def _pool(observed, assignment, labels, mu, between, session, noise) -> Summarie
     weight = torch.where(observed.mask[..., None], assignment, 0.0)  # (S, T, V, K)
     count = weight.sum(2)
     average = weight.mT @ observed.x / count.clamp_min(SMALL)[..., None]
-    ambiguity = (weight * (1 - weight)).sum(2) / count.clamp_min(SMALL)
+    square = torch.linalg.vector_norm(weight, dim=2).square()  # no temporary as large as weight
+    ambiguity = (count - square).clamp_min(0) / count.clamp_min(SMALL)
     own = count / noise[..., None] ** 2  # precision of a session's average
     trust = torch.where(present, 1 / (between[1] + 1 / own.clamp_min(SMALL)), 0.0)
     precision = trust.sum(1)

@@ -11,12 +11,15 @@ Plates: subject (S), session (T), vertex (V). K networks, D features.
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from parcellation.plates import Observed, Site, Values
+
+Scorer = Callable[..., Tensor]  # of values, and a log map if any: scores of labels, shape (*draws, S, 1, V, K)
 
 LOG_KAPPA = (-0.3, 1.0)  # features have mean square 1, so the noise of one observation is near or below 1
 LOG_SCALES = (-2.0, 1.5)  # differences between people: anywhere from invisible to as large as the signal
@@ -101,14 +104,50 @@ def session_density(
     t: int,
 ) -> Float[Tensor, "*draws S 1 V K"]:
     """log p(x | z = k, profiles, noise) of one session, shape (*draws, S, 1, V, K); exactly 0 where masked."""
+    weights, network, precision = _weights(profiles, log_kappa, t)
+    # What is of the network alone, and of the vertex alone, is added to the product: the fewest passes over (K, V).
+    vertex = -0.5 * precision * observed.squares[:, t, None]
+    density = weights @ observed.x[:, t].mT + network + vertex  # (*draws, S, K, V)
+    return torch.where(observed.mask[:, t, None], density, 0.0).mT.unsqueeze(-3)
+
+
+def _weights(profiles: Tensor, log_kappa: Tensor, t: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What a session's fingerprints are multiplied with, (*draws, S, K, D); what is of the network alone; precision."""
     m = profiles[..., min(t, profiles.shape[-4] - 1), 0, :, :]  # (*draws, S, K, D)
     log_sd = log_kappa[..., min(t, log_kappa.shape[-2] - 1), :, None]  # (*draws, S, 1, 1)
     precision, D = (-2 * log_sd).exp(), m.shape[-1]
-    # What is of the network alone, and of the vertex alone, is added to the product: the fewest passes over (K, V).
     network = -0.5 * precision * m.square().sum(-1, keepdim=True) - D * (log_sd + 0.5 * math.log(2 * math.pi))
-    vertex = -0.5 * precision * observed.squares[:, t, None]
-    density = (precision * m) @ observed.x[:, t].mT + network + vertex  # (*draws, S, K, V)
-    return torch.where(observed.mask[:, t, None], density, 0.0).mT.unsqueeze(-3)
+    return precision * m, network, precision
+
+
+def weighted_sessions(observed: Observed, power: Tensor | float = 1.0) -> list[Float[Tensor, "S V features"]]:
+    """Every session's fingerprints and a last feature of 1, times the power and 0 where masked: for `add_evidence`.
+
+    power: a number or (S, 1, V).
+    """
+    weight = (observed.mask.to(observed.x) * power)[..., None]  # (S, T, V, 1)
+    x = torch.where(observed.mask[..., None], observed.x, 0.0) * weight
+    return list(torch.cat([x, weight], -1).unbind(1))
+
+
+def add_evidence(
+    scores: Float[Tensor, "*#draws #S K V"],
+    profiles: Float[Tensor, "*#draws #S #T 1 K D"],
+    log_kappa: Float[Tensor, "*#draws #S #T 1"],
+    sessions: Sequence[Float[Tensor, "S V features"]],
+) -> Float[Tensor, "*draws S K V"]:
+    """Scores and log p(x | z = k, profiles, noise) of all sessions, up to a constant of each vertex.
+
+    One product a session, which accumulates; one without data adds exactly nothing.
+    """
+    for t, session in enumerate(sessions):
+        weights = torch.cat(_weights(profiles, log_kappa, t)[:2], -1)  # (*draws, S, K, features)
+        if len(session) == 1:  # all draws of one subject as rows of one matrix
+            rows = scores.expand(*weights.shape[:-1], session.shape[1]).flatten(0, -2)
+            scores = torch.addmm(rows, weights.flatten(0, -2), session[0].mT).unflatten(0, weights.shape[:-1])
+        else:
+            scores = scores + weights @ session.mT
+    return scores
 
 
 def heavy_tailed(square: Tensor, power: Tensor | float, tail: float) -> Tensor:

@@ -9,6 +9,7 @@ the population frozen at its draws.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from parcellation.family import Family
 from parcellation.label_summary import LabelSums, draw_labels, split_entropy, summarise_labels
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling, Summaries
-from parcellation.plates import Batch, Noise, Observed
+from parcellation.plates import Batch, Noise, Observed, Values
 from parcellation.semi_amortized import Rule, check_refinable, natural_rule, refine
 from parcellation.shares import shares
 
@@ -105,6 +106,7 @@ class Posterior:
             check_refinable(self.family)
         self.blank = model.blank()
         self.population = self.family.draw_population(self.blank, self._noise("population", ()), draws)
+        self.centre = self.family.centre(self.blank)  # as all subjects are measured against: taken once
 
     def _noise(self, subject: str, sessions: tuple[str, ...], *purpose: int | str) -> Noise:
         """Standard normal noise keyed by model, site, subject, purpose if any, and, on the session plate, session."""
@@ -133,7 +135,10 @@ class Posterior:
         cards = dict(zip(self.template.plates, observed.mask.shape, strict=True))
         batch = Batch(observed, observed, {}, cards)
         noise = self._noise(subject, sessions)
-        encodings = self.refined(subject, sessions, batch) if self.refinement else None
+        if self.refinement:
+            encodings = self.refined(subject, sessions, batch)
+        else:
+            encodings = self.family.encodings(batch, self.centre)
         if not self.model.label_power.plain:
             encodings = self._tempered(batch, encodings)
         return self.family.draw(batch, noise, encodings, self.population, path=False, draws=(self.draws,)).values
@@ -145,22 +150,20 @@ class Posterior:
         def noise(*purpose: int | str) -> Noise:
             return self._noise(subject, sessions, *purpose)
 
-        encodings = self.family.encodings(batch)
+        encodings = self.family.encodings(batch, self.centre)
         return refine(self.family, batch, encodings, self.population, noise, self.refinement, self.rule)
 
-    def _tempered(self, batch: Batch, refined: Mapping[str, Encoding] | None = None) -> dict[str, Encoding]:
+    def _tempered(self, batch: Batch, encodings: dict[str, Encoding]) -> dict[str, Encoding]:
         """Encodings of which the profiles are pooled by labels as they are believed, not by those of full evidence.
 
-        A session's noise stays what the power was chosen with, or is refined. refined: encodings under full evidence,
-        of which the profiles are then believed by these labels.
+        A session's noise stays what the power was chosen with, or is refined. encodings: under full evidence; refined
+        profiles are then believed by these labels.
         """
-        encoder, encodings = pooling(self.family), self.family.encodings(batch)
-        centre = self.family.centre(batch.seen)
+        encoder, centre = pooling(self.family), self.centre
         summaries = encoder.summarise(batch.seen, centre)
-        if refined is not None:
-            encodings, summaries = encodings | refined, self._refined_summaries(batch.seen, summaries, refined)
-        log_map = self.template.log_map(self.population)[:, 0, 0].exp().mean(0).log()
-        state = tempered_state(self.model, batch.seen, log_map, summaries)
+        if self.refinement:
+            summaries = self._refined_summaries(batch.seen, summaries, encodings)
+        state = tempered_state(self.model, batch.seen, self._population_map, summaries, centre)
         believed = replace(summaries, labels=state)
         again = encoder.subject_encodings(encoder.pooled(batch.seen, state["assignment"], believed, centre))
         told = ("mu_subject", "mu_session", "topography")
@@ -193,18 +196,18 @@ class Posterior:
         """The same, some draws at a time: of a whole cortex all of them take gigabytes."""
         chosen = self.model.label_power
         power = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype))
-        tail = {} if chosen.plain or chosen.tail is None else {"tail": chosen.tail}
-        smooth = "topography" in values  # a subject's own deviation is averaged over, the population's map is its mean
-        if smooth and not chosen.plain:
-            values = {**values, "logits_group": values["logits_group"].mean(0, keepdim=True)}
-        parts = self._parts(values, observed.mask.shape[2])
-        mean_map = None if chosen.plain or smooth else self._mean_map(parts)
-        for part in parts:
-            known = part if chosen.plain else chosen.compared(part)
-            joint = self.template.log_joint(known, observed, power, **tail)
-            if mean_map is not None:
-                joint = joint + (mean_map - self.template.log_map(part))
-            yield shares(joint[:, 0, 0])
+        log_map = {}
+        if chosen.plain:
+            scores = self.template.scorer(observed)
+        else:
+            scores = self.template.scorer(observed, power, chosen.tail)
+            if "topography" in values:  # a subject's own deviation is averaged over, the population's map is its mean
+                values = {**values, "logits_group": values["logits_group"].mean(0, keepdim=True)}
+            else:
+                own = values["logits_group"] is self.population["logits_group"]
+                log_map = {"log_map": self._population_map if own else self._mean_map(values)}
+        for part in self._parts(values, observed.mask.shape[2]):
+            yield shares(scores(part if chosen.plain else chosen.compared(part), **log_map)[:, 0, 0])
 
     def _parts(self, values: dict[str, Tensor], vertices: int) -> list[dict[str, Tensor]]:
         draws = max(len(value) for value in values.values())
@@ -214,11 +217,15 @@ class Posterior:
             for first in range(0, draws, size)
         ]
 
-    def _mean_map(self, parts: list[dict[str, Tensor]]) -> Float[Tensor, "*_ V K"]:
+    @cached_property
+    def _population_map(self) -> Float[Tensor, "V K"]:
+        return self._mean_map(self.population)
+
+    def _mean_map(self, values: dict[str, Tensor]) -> Float[Tensor, "V K"]:
         """Log of the population's map, its mean over draws."""
         total, count = 0.0, 0
-        for part in parts:
-            one = self.template.log_map(part).exp()
+        for part in self._parts(values, self.blank.mask.shape[2]):
+            one = self.template.log_map(part)[:, 0, 0].exp()
             total, count = total + one.sum(0), count + len(one)
         return (total / count).log()
 
@@ -286,9 +293,10 @@ def tempered_labels(
     observed: Observed,
     log_map: Float[Tensor, "V K"] | None = None,
     summaries: Summaries | None = None,
+    centre: Values | None = None,
 ) -> Float[Tensor, "S 1 V K"]:
     """Label probabilities at the model's label power, as `tempered_state` has them."""
-    return tempered_state(model, observed, log_map, summaries)["assignment"]
+    return tempered_state(model, observed, log_map, summaries, centre)["assignment"]
 
 
 @torch.no_grad()
@@ -297,13 +305,15 @@ def tempered_state(
     observed: Observed,
     log_map: Float[Tensor, "V K"] | None = None,
     summaries: Summaries | None = None,
+    centre: Values | None = None,
 ) -> dict[str, Tensor]:
     """What labels are, `assignment` (S, 1, V, K), and say at the model's label power, as the pooling has it.
 
     Population and profiles are at their estimates. log_map: the population's, as maps are made with; if None its
     estimate, which is surer than the mean over draws. A smooth map that subjects deviate from is always its estimate.
+    centre: `Family.centre` of the model, where many are asked for.
     """
-    chosen, centre = model.label_power, model.family.centre(observed)
+    chosen, centre = model.label_power, model.family.centre(observed) if centre is None else centre
     summaries = pooling(model.family).summarise(observed, centre) if summaries is None else summaries
     known = {
         **centre,
@@ -314,10 +324,10 @@ def tempered_state(
     power, template = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype)), model.family.template
     state = dict(summaries.labels)
     if "weights" not in state:
-        joint = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
-        if log_map is not None:
-            joint = joint + (log_map.to(joint) - template.log_map(centre))
-        return {**state, "assignment": shares(joint)}
+        tail = {} if chosen.tail is None else {"tail": chosen.tail}
+        given = {} if log_map is None else {"log_map": log_map}
+        scores = template.scorer(observed, power, **tail)(chosen.compared(known), **given)
+        return {**state, "assignment": shares(scores)}
     known["topography"] = state["weights"]
     evidence = template.log_joint(chosen.compared(known), observed, power, chosen.tail)
     evidence = evidence - template.log_labels(known, observed)

@@ -21,6 +21,7 @@ from parcellation.plates import Values
 from parcellation.training import Source, in_parts
 
 FOLDS = 10
+VERTICES = 4096  # at which the variance is looked at, as far as there are more
 SUBJECTS = 120  # enough to tell one in a hundred
 CHUNK = 8  # subjects in memory at a time
 
@@ -113,9 +114,15 @@ def _population(model: TrainedModel, cohort: Cohort, centre: Values, variance: f
 
 
 def _variance(population: Population, cohort: Cohort, members: np.ndarray, passes: int = 3) -> float:
-    """Variance of the fingerprints about their networks, labels by the population, over some subjects."""
-    sessions = [one for member in members for one in cohort.fingerprints(cohort.subjects[member])]
-    squares = [(population.squares(x[mask]), population.log_map[mask]) for x, mask in sessions if mask.any()]
+    """Variance of the fingerprints about their networks, labels by the population, over some subjects.
+
+    Of a whole cortex, at `VERTICES` vertices or more that lie evenly over all.
+    """
+    squares, every = [], max(1, len(population.log_map) // VERTICES)
+    for member in members:
+        for x, mask in cohort.fingerprints(cohort.subjects[member]):
+            few = np.flatnonzero(mask)[::every]
+            squares.append((population.squares(x[few]), population.log_map[few]))
     square, log_map = (np.concatenate(part) for part in zip(*squares, strict=True))
     targets = population.profiles.shape[1]
     variance = float((np.exp(log_map) * square).sum(1).mean()) / targets

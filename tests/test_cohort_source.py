@@ -1,6 +1,7 @@
 """A cohort's batches are those of the same data in memory, however much of it is kept."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,12 +19,12 @@ def test_a_cohort_on_disk_gives_the_batches_of_one_in_memory(ragged):
     source = CohortSource(ragged.template, cohort, torch.device("cpu"))
     assert source.cards == dict(subject=5, session=3, vertex=8)
     index = torch.tensor([3, 0])
-    one_subject = ragged.subject(0).x.nbytes // 2  # float32 takes half of float64
+    one_subject = ragged.subject(0).x.nbytes // 4  # float16 takes a quarter of float64
     for memory in (0, one_subject, 3 * one_subject):
         one = CohortSource(ragged.template, cohort, torch.device("cpu"), memory=memory)
         for _ in range(2):
             batch, expected = one.batch(index), Whole(ragged.template, ragged.batch).batch(index)
-            assert torch.equal(batch.seen.x, expected.seen.x.float())
+            assert torch.equal(batch.seen.x, expected.seen.x.half().float())
             assert torch.equal(batch.seen.mask, expected.seen.mask)
             assert torch.equal(batch.seen.covariates["frames"], expected.seen.covariates["frames"].float())
             assert torch.equal(batch.index["subject"], index)
@@ -33,10 +34,10 @@ def test_a_cohort_that_fits_is_read_once(ragged):
     cohort, reads = MemoryCohort(ragged.observed), []
     plain = cohort.read
     cohort.read = lambda index: (reads.extend(index), plain(index))[1]
-    source = CohortSource(ragged.template, cohort, torch.device("cpu"), memory=2 * ragged.subject(0).x.nbytes // 2)
+    source = CohortSource(ragged.template, cohort, torch.device("cpu"), memory=2 * ragged.subject(0).x.nbytes // 4)
     for _ in range(3):
         source.batch(torch.arange(5))
-    assert sorted(reads) == [0, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]  # float32 takes half of float64: two subjects fit
+    assert sorted(reads) == [0, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]  # float16 takes a quarter of float64: two subjects fit
 
 
 class Reading:
@@ -59,7 +60,7 @@ def test_what_is_expected_is_read_in_the_background_and_only_once(ragged):
     whole = Whole(ragged.template, ragged.batch)
     parts = [torch.tensor(part) for part in ([0, 1], [4, 2], [3])]
     for part, then in zip(parts, [*parts[1:], None], strict=True):
-        assert torch.equal(source.batch(part).seen.x, whole.batch(part).seen.x.float())
+        assert torch.equal(source.batch(part).seen.x, whole.batch(part).seen.x.half().float())
         if then is not None:
             source.expect(then)
     assert cohort.reads == [([0], False), ([1], False), ([4], True), ([2], True), ([3], True)]
@@ -70,7 +71,7 @@ def test_what_comes_instead_of_the_expected_is_read_then(ragged):
     source = CohortSource(ragged.template, cohort, torch.device("cpu"), memory=0)
     source.expect(torch.tensor([0]))
     batch = source.batch(torch.tensor([1]))
-    assert torch.equal(batch.seen.x[0], ragged.observed.x[1].float())
+    assert torch.equal(batch.seen.x[0], ragged.observed.x[1].half().float())
     assert ([1], False) in cohort.reads
 
 
@@ -97,7 +98,7 @@ def test_a_fault_in_the_background_is_the_batch_s_own(ragged):
 
 
 def test_a_cohort_that_does_not_fit_is_kept_in_part(ragged, monkeypatch):
-    one = ragged.subject(0).x.nbytes // 2
+    one = ragged.subject(0).x.nbytes // 4
     monkeypatch.setattr(cohort_source, "PARTLY", 2 * one)
     for limit, kept in ((5 * one, 5), (5 * one - 1, 2)):
         monkeypatch.setattr(cohort_source, "KEPT", limit)
@@ -124,7 +125,7 @@ def test_training_reads_ahead_and_is_the_same(ragged):
 
 
 def test_large_subjects_come_in_smaller_parts_and_are_all_read_ahead(ragged, monkeypatch):
-    one = ragged.subject(0).x.nbytes // 2
+    one = ragged.subject(0).x.nbytes // 4
     monkeypatch.setattr(cohort_source, "TOGETHER", 2 * one)
     cohort = Reading(MemoryCohort(ragged.observed))
     source = CohortSource(ragged.template, cohort, torch.device("cpu"), memory=0)
@@ -133,3 +134,10 @@ def test_large_subjects_come_in_smaller_parts_and_are_all_read_ahead(ragged, mon
     assert [len(part.seen.x) for part in parts] == [2, 2, 1]
     assert torch.equal(torch.cat([part.index["subject"] for part in parts]), torch.tensor([4, 0, 2, 1, 3]))
     assert [ahead for _, ahead in cohort.reads] == [False] * 3 + [True] * 3
+
+
+def test_features_beyond_what_float16_holds_are_named(ragged):
+    huge = replace(ragged.observed, x=1e6 * torch.ones_like(ragged.observed.x))
+    source = CohortSource(ragged.template, MemoryCohort(huge), torch.device("cpu"))
+    with pytest.raises(BadData, match=r"features of .*: expected finite numbers up to 65504, got 1e\+06"):
+        source.batch(torch.tensor([0]))

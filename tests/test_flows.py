@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from parcellation import flows
 from parcellation.encoders import Encoding
 from parcellation.errors import UsageError
 from parcellation.flows import FLOWS, CentredFlow, PrecisionFlow, log_density, make_flow
@@ -138,3 +139,19 @@ def test_single_precision_stands_sharp_posteriors():
 def test_an_unknown_flow_is_refused_with_the_names_there_are():
     with pytest.raises(UsageError, match="expected one of precision, centred, affine, got 'planar'"):
         make_flow("planar", 0)
+
+
+@pytest.mark.parametrize("flow", [PrecisionFlow, CentredFlow])
+@pytest.mark.parametrize("extra", [(1, 1, 90, 1, 2), (1, 1, 1, 1, 2), (90, 1, 2)])
+def test_many_elements_are_corrected_part_by_part_as_all_together(flow, extra, monkeypatch):
+    one = flow(2).double()
+    torch.nn.init.normal_(next(one.parameters()), generator=generator(1))
+    draw = lambda *shape: torch.randn(shape, generator=generator(2), dtype=torch.float64)  # noqa: E731
+    encoding = Encoding(draw(1, 1, 90, 5), draw(1, 1, 90, 5), draw(*extra), draw(1, 1, 90, 5))
+    with torch.no_grad():
+        whole = one(encoding, *torch.ones(2, 1, 1, 90, 5).double())
+        monkeypatch.setattr(flows, "PART", 64)
+        parts = one(encoding, *torch.ones(2, 1, 1, 90, 5).double())
+    assert torch.allclose(parts.loc, whole.loc, rtol=1e-12)
+    assert torch.allclose(parts.scale, whole.scale, rtol=1e-12)
+    assert parts.loc.requires_grad is False

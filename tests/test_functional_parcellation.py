@@ -8,7 +8,7 @@ import torch
 
 from parcellation.plates import Observed
 from parcellation.templates.functional_parcellation import FunctionalParcellation, contrast_basis
-from tests.conftest import draw_cohort, noise
+from tests.conftest import draw_cohort, generator, noise
 
 
 @pytest.mark.parametrize("networks", [2, 3, 7, 17])
@@ -69,6 +69,39 @@ def test_label_probabilities_are_exact_given_the_sites(ragged):
     assert torch.allclose(posterior.sum(-1)[seen], torch.ones(int(seen.sum()), dtype=torch.float64), rtol=1e-10)
     # A vertex that no session saw has the population's probability, exactly.
     assert torch.equal(joint[2, 0, 4], ragged.template.log_map(ragged.values)[0, 0, 4])
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+def test_scores_are_the_joint_density_up_to_what_all_labels_have(ragged, power):
+    template, values, observed = ragged.template, ragged.values, ragged.observed
+    expected = template.log_joint(values, observed, power).softmax(-1)
+    assert torch.allclose(template.scorer(observed, power)(values).softmax(-1), expected, rtol=1e-9)
+    by_vertex = power * torch.ones(5, 1, 8, dtype=torch.float64)
+    assert torch.allclose(template.scorer(observed, by_vertex)(values).softmax(-1), expected, rtol=1e-9)
+    tailed = template.log_joint(values, observed, power, 20.0).softmax(-1)
+    assert torch.allclose(template.scorer(observed, power, 20.0)(values).softmax(-1), tailed, rtol=1e-9)
+
+
+def test_scores_of_many_draws_of_one_subject_and_with_a_map_in_place_of_the_population_s(ragged):
+    template, one = ragged.template, ragged.subject(1)
+    values = {name: value[1:2] if len(value) == 5 else value for name, value in ragged.values.items()}
+    draws = {name: torch.stack([value, value + 0.1, value - 0.2]) for name, value in values.items()}
+    got = template.scorer(one)(draws)
+    assert got.shape == (3, 1, 1, 8, 3)
+    assert torch.allclose(got.softmax(-1), template.log_joint(draws, one).softmax(-1), rtol=1e-9)
+    log_map = torch.randn(8, 3, generator=generator(1), dtype=torch.float64).log_softmax(-1)
+    instead = template.log_joint(draws, one) + log_map - template.log_map(draws)
+    assert torch.allclose(template.scorer(one)(draws, log_map).softmax(-1), instead.softmax(-1), rtol=1e-9)
+
+
+def test_a_session_without_data_adds_exactly_nothing_to_scores(ragged):
+    template, one = ragged.template, ragged.subject(1)
+    values = {name: value[1:2] if len(value) == 5 else value for name, value in ragged.values.items()}
+    present = one.mask.any(-1)[0]
+    assert not present.all()
+    kept = torch.nonzero(present)[:, 0]
+    some = {n: v[:, kept] if n in ("mu_session", "log_kappa_session") else v for n, v in values.items()}
+    assert torch.equal(template.scorer(one)(values), template.scorer(one.select(1, kept))(some))
 
 
 def test_a_masked_session_adds_exactly_nothing(ragged):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from parcellation.label_pooling import SessionLabels, SharedLabels, label_pooling, spread
+from parcellation.label_pooling import SessionLabels, SharedLabels, label_pooling, map_mode, spread
 from parcellation.network_pooling import NetworkPooling
 from parcellation.networks import contrast_basis
 from parcellation.templates.functional_parcellation_logits import FunctionalParcellationLogits
@@ -115,3 +115,18 @@ def test_the_variance_between_people_settles_soon_where_expectation_maximisation
     away, variance = labels["logits"] - labels["group"], labels["variance"]
     share = 1 - 1 / (1 + encoder.labels._precision(labels) * variance)
     assert float((away.square() + variance * (1 - share)).mean()) == pytest.approx(float(variance), rel=0.02)
+
+
+@pytest.mark.parametrize("networks", [2, 3, 17])
+def test_the_mode_of_a_map_has_no_gradient(networks):
+    counts = 30 * torch.rand(40, networks, generator=generator(4), dtype=torch.float64) ** 4
+    counts[0], counts[1] = 0.0, 0.0
+    counts[1, 0] = 200.0  # nobody was seen; all agree
+    basis = contrast_basis(networks)
+    mode = map_mode(counts, basis, 2.5, steps=12).requires_grad_()
+    density = (counts * (mode @ basis).log_softmax(-1)).sum() - 0.5 * (mode / 2.5).square().sum()
+    (gradient,) = torch.autograd.grad(density, mode)
+    assert torch.allclose(gradient, torch.zeros_like(gradient), atol=1e-8)
+    assert (mode[0] == 0).all()
+    few = map_mode(counts.float(), basis, 2.5)  # as many steps as are taken, in single precision
+    assert torch.allclose(few.double(), mode, atol=1e-3)

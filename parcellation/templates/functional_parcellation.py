@@ -26,6 +26,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from parcellation.networks import (
+    Scorer,
+    add_evidence,
     constant,
     contrast_basis,
     heavy_tailed,
@@ -34,6 +36,7 @@ from parcellation.networks import (
     session_density,
     session_profiles,
     session_square,
+    weighted_sessions,
 )
 from parcellation.plates import Batch, Noise, Observed, Site, Template, Values
 from parcellation.shares import log_shares, log_total
@@ -132,6 +135,32 @@ class FunctionalParcellation(Template):
             return self.log_labels(values, observed) + power * self.log_emission(profiles, log_kappa, observed)
         squares = (session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))
         return self.log_labels(values, observed) + sum(heavy_tailed(square, power, tail) for square in squares)
+
+    def scorer(self, observed: Observed, power: Tensor | float = 1.0, tail: float | None = None) -> Scorer:
+        """A function of values: `log_joint` of these data up to a constant of each vertex, which no probability needs.
+
+        Of many values it is much cheaper. Its log_map, (V, K), takes the place of the population's.
+        """
+        if tail is None:
+            sessions = weighted_sessions(observed, power)
+        weight = power[..., None] if torch.is_tensor(power) else power
+
+        def scores(values: Values, log_map: Tensor | None = None) -> Float[Tensor, "*draws S 1 V K"]:
+            profiles, log_kappa = values["mu_session"], values["log_kappa_session"]
+            total = self._logits(values, observed) if log_map is None else log_map.to(observed.x).mT[None]
+            if tail is None:
+                return add_evidence(total, profiles, log_kappa, sessions).mT.unsqueeze(-3)
+            squares = (session_square(profiles, log_kappa, observed, t) for t in range(observed.x.shape[1]))
+            return total.mT.unsqueeze(-3) + sum(heavy_tailed(square, weight, tail) for square in squares)
+
+        return scores
+
+    def _logits(self, values: Values, observed: Observed) -> Float[Tensor, "*draws S K V"]:
+        """Log probabilities of labels up to a constant of each vertex, shape (*draws, S or 1, K, V)."""
+        contrasts = values["logits_group"]
+        if self.deviations:
+            contrasts = contrasts + self.topography.field(values["topography"], observed)
+        return self.basis.to(contrasts).mT @ contrasts.squeeze(-3).mT
 
     def log_emission(
         self,

@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from parcellation.networks import (
+    Scorer,
     constant,
     contrast_basis,
     population_profiles,
@@ -96,6 +97,10 @@ class FunctionalParcellationLogits(Template):
         seen = observed.mask | ~observed.mask.any(1, keepdim=True)
         total = torch.where(seen[..., None], own, -torch.inf).logsumexp(-3, keepdim=True)
         return total - seen.sum(1, keepdim=True)[..., None].log()
+
+    def scorer(self, observed: Observed, power: Tensor | float = 1.0) -> Scorer:
+        """A function of values: `log_joint` of these data."""
+        return lambda values: self.log_joint(values, observed, power)
 
     def log_emission(
         self, profiles: Float[Tensor, "*draws S T 1 K D"], log_kappa: Float[Tensor, "*draws S T 1"], observed: Observed
