@@ -126,9 +126,9 @@ def _nifti_header(path: Path) -> nib.Nifti2Header:
     if 540 not in sizes or len(first) < 544:
         raise BadData(f"{path}: not a NIfTI-2 file or cut off within its header; {EXPECTED}")
     header = parsed(path, lambda _: nib.Nifti2Header(first[:540], check=False))
-    if version := re.search(rb'<CIFTI\s[^>]*Version="1', first):
+    if re.search(rb'<CIFTI\s[^>]*Version="1', first):
         command = "`wb_command -file-convert -cifti-version-convert IN 2 OUT`"
-        raise BadData(f"{path}: a {version[0][1:6].decode()}-1 file; convert it with {command}")
+        raise BadData(f"{path}: a CIFTI-1 file, expected CIFTI-2; convert it with {command}")
     _check_intent(path, int(header["intent_code"]))
     return header
 

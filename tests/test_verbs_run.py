@@ -155,7 +155,8 @@ def test_jobs_that_wait_in_slurm_are_jobs_that_live(fresh, engine):
     words = called(engine)[-1].split()
     name = words[words.index("--slurm-jobname-prefix") + 1]
     fake_squeue(engine, f"17 {name}_0a1b\n18 other")
-    assert "(17)" in command("run", fresh.study, code=75)
+    said = command("run", fresh.study, code=75)
+    assert "work: jobs of an earlier run wait or run in Slurm (17); wait until they end, or cancel them: scan" in said
     fake_squeue(engine, "", 1)
     assert "squeue does not answer" in command("run", fresh.study, "--profile", "slurm", code=74)
     command("run", fresh.study)  # no job of a local run is in Slurm

@@ -174,7 +174,8 @@ def _alone(folder: Path, work: Path, profile: str) -> Iterator[int]:
             raise Stopped(f"a run of this study is under way ({file.read().strip() or 'elsewhere'})") from None
         if jobs := _queued(work, profile):
             raise Stopped(
-                f"jobs of an earlier run wait or run in Slurm ({', '.join(jobs)}); wait, or cancel: scancel ID"
+                f"{work}: jobs of an earlier run wait or run in Slurm ({', '.join(jobs)}); wait until they end, or "
+                f"cancel them: scancel {' '.join(jobs)}"
             )
         if not nobody_at_work(work):
             raise Stopped(

@@ -67,6 +67,7 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     device = device or _device(study)
     torch.set_float32_matmul_precision(matmul_precision(study.training.precision, device))
     with team_of(torch.device(device)) as team, _only_one(workspace, team):
+        _check_team(study, team)
         log.info("training on %d subjects, device %s, %d threads", len(subjects), team.device, torch.get_num_threads())
         cohort = open_cohort(store, team.first(lambda: fit_features(store, subjects, study.features)), subjects)
         family, source = _family(study, cohort, team)
@@ -84,6 +85,15 @@ def _only_one(workspace: Workspace, team: Team) -> Iterator[None]:
         if not team.first(lambda: stack.enter_context(unit_lock(lock))):
             raise Stopped(f"{workspace.model}: another process is training this model; the same command continues then")
         yield
+
+
+def _check_team(study: Study, team: Team) -> None:
+    """Raises UsageError, before any work, for what one process alone can train."""
+    if study.training.inner_steps and team.size > 1:
+        raise UsageError(
+            f"training.inner_steps: expected a training in one process, got one in {team.size}; start it without "
+            "torchrun, or leave inner_steps out"
+        )
 
 
 def _finish(study, workspace, key, cohort: Cohort, family: Family, source, losses: np.ndarray, ground) -> str:
@@ -242,8 +252,6 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace, key: str
     )
     estimator = training_loss
     if training.inner_steps:
-        if team.size > 1:
-            raise UsageError("training.inner_steps: expected a training in one process, got one in several")
         check_refinable(family)
         estimator = semi_amortized(training.inner_steps, training.inner_gradient == "first_order")
     with tqdm(total=training.steps, desc="train", unit="step", disable=team.rank > 0 or None) as bar:
