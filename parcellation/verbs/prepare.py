@@ -26,6 +26,7 @@ from parcellation.surfaces import Vertices, region_vertices, smoothing, target_s
 from parcellation.timeseries import open_bold
 from parcellation.twins import twins
 from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.warned import Warned, into, keep, unit_file
 from parcellation.verbs.workspace import (
     GROUP,
     PARTICIPANT,
@@ -65,7 +66,7 @@ def prepare(study: Study, selection: Selection, level: str | None = None, part: 
     # From the whole cohort, so that processes that prepare one subject each stand on the same ground.
     ground = find_ground(study, workspace, manifest_of(study, workspace, Selection()))
     store = workspace.store(ground)
-    maker = _Maker(study, ground, store)
+    maker = _Maker(study, ground, store, workspace)
     excluded: list[str] = []
     for (subject, session), rows in tqdm(units, desc="prepare", unit="session", disable=None):
         reasons = maker.make(subject, session, rows)
@@ -192,8 +193,8 @@ def _open(study: Study, row: dict[str, str]) -> Bold:
 class _Maker:
     """Makes units of one study."""
 
-    def __init__(self, study: Study, ground: Ground, store: Store):
-        self.study, self.ground, self.store = study, ground, store
+    def __init__(self, study: Study, ground: Ground, store: Store, workspace: Workspace):
+        self.study, self.ground, self.store, self.workspace = study, ground, store, workspace
         self.kept = 0
         self._smoothing: dict[str, object] = {}
         self.settings = study.resolved()["data"] | {"connectivity": study.features.connectivity}
@@ -218,9 +219,11 @@ class _Maker:
 
     def _make(self, subject: str, session: str, runs: list[dict], key: dict) -> list[str]:
         made, reasons, missing, bolds, cleaning = [], [], [], [], {}
+        warned: list[Warned] = []
         for row in runs:
             try:
-                bold, one, how = self._run(row)
+                with into(warned):
+                    bold, one, how = self._run(row)
             except (BadData, InputMissing, UsageError) as error:
                 if told_to_end():
                     raise
@@ -231,6 +234,7 @@ class _Maker:
             made.append(one)
             bolds.append(bold)
             cleaning[row["run"]] = how
+        keep(unit_file(self.workspace, subject, session), warned)
         if made and (reason := self._too_short(made, bolds)):
             reasons.append(f"subject {subject}, session {session}: {reason}")
             made = []

@@ -32,6 +32,7 @@ from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.results import find_colours, find_orientation
 from parcellation.verbs.topography import check_topography, study_basis
+from parcellation.verbs.warned import TRAINED, Warned, into, keep
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
@@ -70,11 +71,19 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
         _check_team(study, team)
         log.info("training on %d subjects, device %s, %d threads", len(subjects), team.device, torch.get_num_threads())
         cohort = open_cohort(store, team.first(lambda: fit_features(store, subjects, study.features)), subjects)
-        family, source = _family(study, cohort, team)
+        warned: list[Warned] = []
+        with into(warned):
+            family, source = _family(study, cohort, team)
+        # What the steps say is of how they run, and when they are continued only of some of them.
         losses = _fit(study, family, source, workspace, key, team)
         if team.rank:
             return "trained; the first process saves the model"
-        return _finish(study, workspace, key, cohort, family, source, losses, ground)
+        with into(warned):
+            model = _finished(study, key, cohort, family, source, ground)
+        keep(workspace.model / TRAINED, warned)
+        _write_losses(workspace.model / "training_loss.tsv", losses)
+        save_model(workspace.model, model)  # last, since a model that is there is not trained again
+        return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
 
 
 @contextlib.contextmanager
@@ -96,8 +105,8 @@ def _check_team(study: Study, team: Team) -> None:
         )
 
 
-def _finish(study, workspace, key, cohort: Cohort, family: Family, source, losses: np.ndarray, ground) -> str:
-    """Calibrate a fitted family and save it as the study's model; returns the lines to print."""
+def _finished(study: Study, key: str, cohort: Cohort, family: Family, source: CohortSource, ground) -> TrainedModel:
+    """A fitted family as the study's model, calibrated and with what travels with it."""
     subjects = cohort.subjects
     details = {
         "key": key,
@@ -114,9 +123,7 @@ def _finish(study, workspace, key, cohort: Cohort, family: Family, source, losse
     model = replace(model, novelty=training_reference(model, cohort, source))
     details["orientation"] = find_orientation(study, ground, model)
     details["colours"] = find_colours(study, ground, model)
-    save_model(workspace.model, model)
-    _write_losses(workspace.model / "training_loss.tsv", losses)
-    return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
+    return model
 
 
 def whom_to_train_on(study: Study, workspace: Workspace, store: Store) -> list[str]:

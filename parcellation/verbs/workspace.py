@@ -85,9 +85,9 @@ class Workspace:
         self.study, self.work, self.results = study, study.outputs.work, study.outputs.directory
         self.manifest, self.origin = self.work / "manifest.tsv", self.work / "manifest.json"
         self.ground_file = self.work / "ground.json"
-        self.excluded = self.work / "excluded"
+        self.excluded, self.warned = self.work / "excluded", self.work / "warnings"
         self.posteriors = self.work / "posterior"
-        self.deliverables = self.work / "deliverables.txt"
+        self.deliverables, self.pages = self.work / "deliverables.txt", self.work / "pages.txt"
         self.checkpoint = self.work / "model" / "checkpoint.safetensors"
         self.model = study.model.file or self.work / "model"
 
