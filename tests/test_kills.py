@@ -131,7 +131,7 @@ def warned(monkeypatch):
 def test_a_kill_at_any_moment_changes_nothing(finished, tmp_path, warned):
     assert kill_often(QUICK, 4, finished, tmp_path, seed=1) == 4
     assert (tmp_path / "verb0" / WARNED / "sub-sim01_ses-1.json").exists()
-    assert (tmp_path / "verb1/work/model/warnings.json").exists()
+    assert (tmp_path / "verb1" / "work" / "model" / "warnings.json").exists()
 
 
 @pytest.mark.slow

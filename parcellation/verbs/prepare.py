@@ -16,7 +16,8 @@ from parcellation.cleaning import check_kept, cleaner
 from parcellation.config import Features, Study
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
 from parcellation.errors import BadData, InputMissing, UsageError
-from parcellation.files import checksum, writable_folder
+from parcellation.files import writable_folder
+from parcellation.gifti import content_checksum
 from parcellation.interruption import told_to_end
 from parcellation.manifest import bold_paths, used_paths
 from parcellation.meshes import geometry
@@ -205,7 +206,7 @@ class _Maker:
         """Make one unit unless it is there; returns why runs were left out."""
         runs = rows.to_dict("records")
         try:
-            key = input_key(self._files(runs), self.settings | {"ground": self.ground.digest})
+            key = input_key(self._files(runs), self.settings | {"ground": self.ground.digest} | _times(runs))
         except InputMissing:
             key = {"incomplete": [str(path) for path in self._files(runs)]}
         if self.store.is_current(subject, session, key):
@@ -239,7 +240,7 @@ class _Maker:
             reasons.append(f"subject {subject}, session {session}: {reason}")
             made = []
         if made:
-            used = {path.name: checksum(path) for bold in bolds for path in bold.paths}
+            used = {path.name: content_checksum(path) for bold in bolds for path in bold.paths}
             self.store.write(self._unit(subject, session, made, bolds[0], key, cleaning | {"left_out": reasons}, used))
         elif not any(missing):
             # The files were read and found bad: what an earlier state of them gave is not this session's any more.
@@ -314,6 +315,12 @@ class _Maker:
         rows = smoothing(geometry(self.study, vertices.mesh), vertices, fwhm, needed)
         place = sparse.csr_array((np.ones(len(needed)), (needed, np.arange(len(needed)))), (len(vertices), len(needed)))
         return place @ rows
+
+
+def _times(runs: list[dict]) -> dict:
+    """The repetition times that a manifest gives, if it does: they are in none of the files."""
+    times = [row["tr"] for row in runs]
+    return {"tr": times} if any(times) else {}
 
 
 def _kept_reasons(header: dict) -> list[str]:

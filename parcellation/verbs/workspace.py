@@ -11,7 +11,8 @@ from pathlib import Path
 
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
-from parcellation.files import checksum, write_json, write_text
+from parcellation.files import write_json, write_text
+from parcellation.gifti import content_checksum
 from parcellation.identity import targets_from_json, targets_json, vertices_from_json, vertices_json
 from parcellation.label_table import named_networks
 from parcellation.labels import label_files
@@ -169,7 +170,7 @@ def ground_key(study: Study) -> dict:
     for name in ("region", "targets"):
         path = getattr(study, name).label_file
         files = label_files(path) if path is not None and path.exists() else []
-        key[name] = key[name] | {"label_file": [checksum(one) for one in files]}
+        key[name] = key[name] | {"label_file": [content_checksum(one) for one in files]}
     return key
 
 
