@@ -90,6 +90,8 @@ class Trial:
         assert code in (0, -signal.SIGKILL), (self.path.parent / "said.txt").read_text()
         again = child_of(words_of(self.line, folder), self.path.parent / "said.txt")
         assert ended(again) == 0, (self.path.parent / "said.txt").read_text()
+        if "STUDY" in self.line and "--level" not in self.line:
+            assert list((self.path / "work").rglob(f"{PART}*")) == []
         return code != 0
 
 
