@@ -158,7 +158,8 @@ class Store:
         """One unit, or only the given vertices of it, in the stored precision.
 
         Reading all rows compares the content with its checksum, once a file and process: raises BadData naming the file
-        when a byte changed. Raises InputMissing when the unit is not there.
+        when a byte changed. Some rows are compared with nothing, since the checksum is of all: whoever needs to be sure
+        reads all of them first. Raises InputMissing when the unit is not there.
         """
         header, tensors = self.arrays(subject, session, rows)
         vertices, targets = self.identity(header["identity"])

@@ -22,7 +22,7 @@ from parcellation.verbs.gaps import FOLDER, gap_row
 from parcellation.verbs.index import cohort_units
 from parcellation.verbs.infer import Inference, software_versions
 from parcellation.verbs.population import REINFERRED
-from parcellation.verbs.warned import Warned, into, of_result
+from parcellation.verbs.warned import into, of_result, plain
 from parcellation.verbs.workspace import Selection, Workspace
 
 
@@ -36,12 +36,14 @@ def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> s
     if not subjects:
         raise InputMissing(f"{run.workspace.posteriors}: nobody is inferred yet; run `parcellation infer` first")
     writable_folder(study.outputs.directory)
-    folder, warned = truth_folder(study), []
+    folder, units, warned = truth_folder(study), cohort_units(study, run.workspace), []
     with into(warned):
         found = recovery(run, folder) if folder is not None else None
         content = _content(run, subjects, found, notes)
+    told = of_result(run.workspace, units, run.origin.kind == REINFERRED, warned)
+    content = replace(content, warnings=[*_left_out(run, units), *content.warnings], warned=told)
     before = _times(path)
-    pages = write_report(path, replace(content, warned=_warned(run, warned)))
+    pages = write_report(path, content)
     list_pages(run.workspace, pages)
     return f"{'unchanged' if _times(path) == before else 'written'}: {path}"
 
@@ -50,12 +52,6 @@ def _times(path: Path) -> dict[Path, int]:
     """When each page was written; one of equal content is not written again."""
     pages = [path, *(path.parent / PAGES).glob("*.html")]
     return {page: page.stat().st_mtime_ns for page in pages if page.is_file()}
-
-
-def _warned(run: Inference, now: list[Warned]) -> list[Warned]:
-    """What all steps up to this one have warned of."""
-    units = cohort_units(run.study, run.workspace)
-    return of_result(run.workspace, units, run.origin.kind == REINFERRED, now)
 
 
 def list_pages(workspace: Workspace, pages: list[Path]) -> None:
@@ -91,7 +87,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         settings=run.study.resolved(),
         versions=software_versions(),
         citation=run.methods(len(subjects)),
-        warnings=[*_warnings(run), *twins(run.cohort.store), *run.novelty.warnings(inferred)],
+        warnings=[*twins(run.cohort.store), *run.novelty.warnings(inferred)],
         notes=[*_notes(run, found), *run.novelty.notes(inferred)],
     )
 
@@ -172,10 +168,12 @@ def _losses(path: Path) -> np.ndarray | None:
     return np.loadtxt(path, skiprows=1, usecols=1, ndmin=1) if path.exists() else None
 
 
-def _warnings(run: Inference) -> list[str]:
+def _left_out(run: Inference, units: set[tuple[str, str]] | None) -> list[str]:
+    """What was left out and why, of the cohort's subjects and sessions; None for all."""
+    wanted = None if units is None else {f"sub-{name}" for unit in units for name in (unit[0], "_ses-".join(unit))}
     files = sorted(run.workspace.excluded.glob("*.txt")) if run.workspace.excluded.exists() else []
-    reasons = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [f"Left out: {reason}" for reason in reasons]
+    kept = [file for file in files if wanted is None or file.stem in wanted]
+    return [f"Left out: {plain(line)}" for file in kept for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _notes(run: Inference, found: Recovery | None) -> list[str]:
