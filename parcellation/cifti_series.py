@@ -99,7 +99,9 @@ def open_cifti(path: Path, space: str | None) -> Bold:
     of_parcels = int(nifti["intent_code"]) == PARCEL_SERIES
     row, vertices, parcels = parsed(path, lambda _: (_parcels if of_parcels else _cortex)(path, models, space))
     if series.number_of_series_points != frames or row.max() >= rows:
-        raise BadData(f"{path}: its CIFTI header does not describe the {rows} x {frames} values it holds")
+        raise BadData(
+            f"{path}: its CIFTI header does not describe the {rows} x {frames} values it holds; convert it again"
+        )
     part = _CiftiPart(path, row, frames, offset, dtype, *_scaling(nifti))
     step = parsed(path, lambda _: _series_step(series))
     return Bold((path,), vertices, frames, step, (part,), (len(vertices),), parcels)
@@ -154,13 +156,15 @@ def _cortex(path: Path, models, space: str | None) -> tuple[np.ndarray, Vertices
     mesh = mesh_of((counts.get(0), counts.get(1)), space, str(path))
     numbers = [np.asarray(model.vertex_indices, np.int64) for model in cortex]
     if any(len(own) != model.index_count for own, model in zip(numbers, cortex, strict=True)):
-        raise BadData(f"{path}: its CIFTI header lists other vertices than its brain models count")
+        raise BadData(f"{path}: its CIFTI header lists other vertices than its brain models count; convert it again")
     row = np.concatenate([model.index_offset + np.arange(len(own)) for own, model in zip(numbers, cortex, strict=True)])
     hemisphere = np.repeat([CORTEX[model.brain_structure] for model in cortex], [len(own) for own in numbers])
     number = np.concatenate(numbers)
     _check_vertices(path, hemisphere, number, mesh.counts)
     if not len(row) or row[0] < 0 or np.any(np.diff(row) <= 0):
-        raise BadData(f"{path}: the brain models of its CIFTI header are empty or share rows of the file")
+        raise BadData(
+            f"{path}: the brain models of its CIFTI header are empty or share rows of the file; convert it again"
+        )
     return row, Vertices(mesh, hemisphere.astype(np.uint8), number.astype(np.int32)), None
 
 

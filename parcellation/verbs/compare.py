@@ -127,7 +127,8 @@ class _Atlas:
 def _chosen(there: list[str], wanted: Sequence[str] | None, where: str) -> list[str]:
     names = there if wanted is None else [f"sub-{name.removeprefix('sub-')}" for name in wanted]
     if missing := [name for name in names if name not in there]:
-        raise NothingSelected(f"{where}: no subject {', '.join(missing[:5])} to compare")
+        known = ", ".join(there[:5]) or "none"
+        raise NothingSelected(f"{where}: no subject {', '.join(missing[:5])} to compare; there are {known}")
     return names
 
 

@@ -171,7 +171,8 @@ class Inference:
         if part:
             wanted = [name for name in wanted if name in there]
         if unknown := [name for name in wanted if name not in there]:
-            raise NothingSelected(f"no fingerprints of subject {', '.join(unknown[:5])} in {self.cohort.store.folder}")
+            names = f"{', '.join(unknown[:5])} in {self.cohort.store.folder}"
+            raise NothingSelected(f"no fingerprints of subject {names}; run `parcellation prepare` first")
         chosen = [name for name in wanted if name in self.damaged or self.sessions(name, selection.sessions)]
         if not chosen and not part:
             raise NothingSelected(f"no fingerprints of session {', '.join(selection.sessions)} of these subjects")
@@ -321,8 +322,7 @@ class Inference:
     def methods(self, subjects: int) -> str:
         """The methods paragraph of this very run."""
         details = self.model.details
-        region = details["study"]["region"]
-        mesh = self.ground.region.mesh
+        region, mesh = details["study"]["region"], self.ground.region.mesh
         return methods_text(
             region=f"{region['name']} region ({region['hemisphere']})",
             vertices=len(self.ground.region),

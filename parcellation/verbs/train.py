@@ -225,7 +225,8 @@ def _smooth(study: Study, cohort: Cohort) -> dict:
     settings = study.model.topography
     if settings.modes and study.model.template != "functional_parcellation":
         raise UsageError(
-            f"model.topography: expected functional_parcellation, got {study.model.template!r}, without it"
+            "model.topography: expected the model.template functional_parcellation, which alone has smooth maps, "
+            f"got {study.model.template!r}"
         )
     basis = study_basis(study, cohort.vertices)
     if basis is None:

@@ -183,7 +183,7 @@ def training_subjects(study: Study, there: Sequence[str], groups: Mapping[str, s
     if study.training.subjects is not None:
         named = [name.removeprefix("sub-") for name in study.training.subjects]
         if missing := sorted(set(named) - set(there)):
-            raise NothingSelected(f"training.subjects: no fingerprints of {', '.join(missing[:5])}")
+            raise NothingSelected(f"training.subjects: no fingerprints of {', '.join(missing[:5])}; prepare them first")
         chosen = [name for name in there if name in set(named)]
     if study.training.group is not None:
         chosen = [name for name in chosen if groups.get(name) == study.training.group]
