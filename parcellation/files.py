@@ -10,14 +10,18 @@ import hashlib
 import json
 import os
 import re
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from parcellation.errors import CannotWrite, FileFailure
 
 PART = ".part-"  # how the names of files begin that are not whole yet
-PART_NAME = re.compile(re.escape(PART) + r"[0-9]+-[a-z0-9_]{8}-.+")
+PART_NAME = re.compile(re.escape(PART) + r"([0-9a-f]{8})-[0-9]+-[a-z0-9_]{8}-.+")
+LONG_AGO = 24 * 3600  # seconds; no write takes as long
 
 
 @contextlib.contextmanager
@@ -52,7 +56,8 @@ def _locked_part(path: Path) -> tuple[int, Path]:
     """A new file beside a path, open and locked."""
     while True:
         # The name keeps its suffixes: nibabel and others choose a format by them.
-        handle, name = tempfile.mkstemp(prefix=f"{PART}{os.getpid()}-", suffix="-" + path.name, dir=path.parent)
+        start = f"{PART}{_kernel()}-{os.getpid()}-"
+        handle, name = tempfile.mkstemp(prefix=start, suffix="-" + path.name, dir=path.parent)
         with contextlib.suppress(OSError):  # where there are no locks nobody removes what is left either
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.path.exists(name):
@@ -60,10 +65,21 @@ def _locked_part(path: Path) -> tuple[int, Path]:
         os.close(handle)  # taken for left before it was locked
 
 
+@cache
+def _kernel() -> str:
+    """Letters for the running kernel, which sees the locks of all its processes."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        name = socket.gethostname()
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
 def remove_left(folder: Path) -> int:
     """Remove what killed processes have left half written in a folder and below; returns how many files it was.
 
-    What is locked has a writer that lives, and stays.
+    What is locked has a writer that lives, and stays. Some file systems do not show nodes each other's locks: what was
+    begun under another kernel stays for a day besides.
     """
     count = 0
     for place, folders, names in os.walk(folder):
@@ -76,6 +92,9 @@ def _removed(part: Path) -> bool:
     try:
         with open(part, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = PART_NAME.fullmatch(part.name)[1] == _kernel()
+            if not ours and time.time() - os.fstat(file.fileno()).st_mtime < LONG_AGO:
+                return False
             part.unlink()
             return True
     except OSError:  # its writer lives, or has finished meanwhile; or it is somebody else's

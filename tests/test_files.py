@@ -14,6 +14,7 @@ import pytest
 
 from parcellation.errors import CannotWrite, FileFailure
 from parcellation.files import (
+    _locked_part,
     checksum,
     remove_left,
     unit_lock,
@@ -132,6 +133,19 @@ def test_what_a_killed_process_has_left_is_removed_and_what_a_living_one_writes_
     assert remove_left(tmp_path) == 0
     assert names(tmp_path) == [".part-of-a-user's", "maps"]
     assert remove_left(tmp_path / "nowhere") == 0
+
+
+def test_what_was_begun_on_another_node_stays_for_a_day(tmp_path, monkeypatch):
+    """Its writer may live, where the file system does not show its lock."""
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("parcellation.files._kernel", lambda: "0123abcd")
+        handle, part = _locked_part(tmp_path / "a")
+        os.close(handle)
+    assert remove_left(tmp_path) == 0
+    now = part.stat().st_mtime
+    os.utime(part, (now, now - 25 * 3600))
+    assert remove_left(tmp_path) == 1
+    assert names(tmp_path) == []
 
 
 def test_a_file_that_is_taken_for_left_before_it_is_locked_is_begun_again(tmp_path, monkeypatch):
