@@ -19,6 +19,9 @@ from tests.test_report import content_of
 log = logging.getLogger("parcellation.somewhere")
 
 
+ENDLESS = b'{"warnings": [{"kind": "k", "text": "t", "count": Infinity}]}'
+
+
 def warn(*names: str) -> None:
     for name in names:
         log.warning("%s is odd", name)
@@ -50,7 +53,9 @@ def test_what_is_made_anew_without_a_warning_has_no_file(tmp_path):
     assert kept(tmp_path / "a.json", "") == []
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"warnings": [{"kind": 1}]}', b"\xff", b'{"warnings": 3}'])
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b'{"warnings": [{"kind": 1}]}', b"\xff", b'{"warnings": 3}', ENDLESS, b"[" * 10**5]
+)
 def test_a_damaged_file_is_said(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     (one,) = kept(tmp_path / "a.json", "infer")
@@ -171,6 +176,9 @@ def test_a_model_s_warnings_travel_with_it(finished, tmp_path):
     assert [(one.step, one.text) for one in of_result(workspace, None, False)] == [("train", "networks are alike")]
     more = of_result(workspace, set(), True, [Warned("r", "left out of the scores")])
     assert [one.step for one in more] == ["train", "infer", "report"]
+    many = [Warned(str(number), "hostile") for number in range(1000)]
+    *first, last = of_result(workspace, set(), False, many)
+    assert (len(first), last.text, last.count) == (50, "warnings of more kinds", 951)
     keep(unit_file(workspace, "a", "1"), found)
     assert [one.step for one in of_result(workspace, {("a", "1")}, False)] == ["prepare", "train"]
     assert [one.step for one in of_result(workspace, {("a", "2")}, False)] == ["train"]

@@ -21,6 +21,7 @@ from parcellation.run_log import collected
 from parcellation.verbs.workspace import Workspace
 
 LONGEST = 500  # letters of a text, which may quote a damaged file
+MOST = 50  # kinds; the program has fewer, a file from elsewhere may say anything
 TRAINED = "warnings.json"  # beside the model, with which it travels
 
 
@@ -90,7 +91,7 @@ def kept(path: Path, step: str) -> list[Warned]:
         return [Warned(plain(one.kind), plain(one.text), int(one.count), step) for one in found]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         return [Warned("damaged", plain(f"{path.name}: what was warned of cannot be read: {error}"), 1, step)]
 
 
@@ -115,4 +116,6 @@ def of_result(
     found += kept(workspace.model / TRAINED, "train")
     found += kept(workspace.warned / "population.json", "infer") if reinferred else []
     found += kept(workspace.warned / "infer.json", "infer")
-    return alike([*found, *(replace(one, step="report") for one in now)])
+    kinds = alike([*found, *(replace(one, step="report") for one in now)])
+    more = [Warned("more", "warnings of more kinds", len(kinds) - MOST)] if len(kinds) > MOST else []
+    return kinds[:MOST] + more
