@@ -198,7 +198,7 @@ def discover(study: Study) -> tuple[pd.DataFrame, list[Finding]]:
 
 
 def check_files(frame: pd.DataFrame, data: Data | None = None) -> list[Finding]:
-    """A finding for each file of a frame that is not there or holds no data; no file is read beyond its first line.
+    """A finding for each file of a frame that is not there or holds no data; of a file the beginning is read, no more.
 
     data: the settings of a study, for which only the files that it reads are checked.
     """
