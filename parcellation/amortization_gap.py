@@ -236,7 +236,7 @@ def at_draw(problem: LocalProblem, encoder: Answer, refined: Answer, best: Answe
     """Bounds by common random numbers, the evidence, and the gaps between them."""
     first, second, last = (one.bounds(problem, "evaluate", budget.evaluation) for one in (encoder, refined, best))
     if not bool(torch.stack([first, second, last]).isfinite().all()):
-        raise BadData("the evidence lower bound of an answer is not finite")
+        raise BadData("expected evidence lower bounds of its answers that are finite numbers of nats, got others")
     found = evidence(problem, best, budget)
     bound = Estimate.of(last)
     return AtDraw(

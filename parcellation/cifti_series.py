@@ -99,7 +99,9 @@ def open_cifti(path: Path, space: str | None) -> Bold:
     of_parcels = int(nifti["intent_code"]) == PARCEL_SERIES
     row, vertices, parcels = parsed(path, lambda _: (_parcels if of_parcels else _cortex)(path, models, space))
     if series.number_of_series_points != frames or row.max() >= rows:
-        raise BadData(f"{path}: its CIFTI header does not describe the {rows} x {frames} values it holds")
+        raise BadData(
+            f"{path}: its CIFTI header does not describe the {rows} x {frames} values it holds; convert it again"
+        )
     part = _CiftiPart(path, row, frames, offset, dtype, *_scaling(nifti))
     step = parsed(path, lambda _: _series_step(series))
     return Bold((path,), vertices, frames, step, (part,), (len(vertices),), parcels)
@@ -126,9 +128,9 @@ def _nifti_header(path: Path) -> nib.Nifti2Header:
     if 540 not in sizes or len(first) < 544:
         raise BadData(f"{path}: not a NIfTI-2 file or cut off within its header; {EXPECTED}")
     header = parsed(path, lambda _: nib.Nifti2Header(first[:540], check=False))
-    if version := re.search(rb'<CIFTI\s[^>]*Version="1', first):
+    if re.search(rb'<CIFTI\s[^>]*Version="1', first):
         command = "`wb_command -file-convert -cifti-version-convert IN 2 OUT`"
-        raise BadData(f"{path}: a {version[0][1:6].decode()}-1 file; convert it with {command}")
+        raise BadData(f"{path}: a CIFTI-1 file, expected CIFTI-2; convert it with {command}")
     _check_intent(path, int(header["intent_code"]))
     return header
 
@@ -154,13 +156,15 @@ def _cortex(path: Path, models, space: str | None) -> tuple[np.ndarray, Vertices
     mesh = mesh_of((counts.get(0), counts.get(1)), space, str(path))
     numbers = [np.asarray(model.vertex_indices, np.int64) for model in cortex]
     if any(len(own) != model.index_count for own, model in zip(numbers, cortex, strict=True)):
-        raise BadData(f"{path}: its CIFTI header lists other vertices than its brain models count")
+        raise BadData(f"{path}: its CIFTI header lists other vertices than its brain models count; convert it again")
     row = np.concatenate([model.index_offset + np.arange(len(own)) for own, model in zip(numbers, cortex, strict=True)])
     hemisphere = np.repeat([CORTEX[model.brain_structure] for model in cortex], [len(own) for own in numbers])
     number = np.concatenate(numbers)
     _check_vertices(path, hemisphere, number, mesh.counts)
     if not len(row) or row[0] < 0 or np.any(np.diff(row) <= 0):
-        raise BadData(f"{path}: the brain models of its CIFTI header are empty or share rows of the file")
+        raise BadData(
+            f"{path}: the brain models of its CIFTI header are empty or share rows of the file; convert it again"
+        )
     return row, Vertices(mesh, hemisphere.astype(np.uint8), number.astype(np.int32)), None
 
 

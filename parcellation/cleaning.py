@@ -122,7 +122,10 @@ def cleaner(settings: Data, run: Run, row: Mapping[str, str]) -> tuple[Cleaning,
         kept = kept & read_censor(_own(run, row["censor"]), run.frames)
     if settings.motion_limit is not None:
         if not row.get("motion"):
-            raise BadData(f"{run.where}: the study sets motion_limit and the manifest names no file of motion")
+            raise BadData(
+                f"{run.where}: the study sets motion_limit and the manifest names no file of motion; name one, or "
+                "leave data.motion_limit out"
+            )
         kept = kept & (read_motion(_own(run, row["motion"]), run.frames) <= settings.motion_limit)
     if settings.band_pass is not None:
         _check_band(run, settings.band_pass[1])
@@ -139,7 +142,10 @@ def _confounds(settings: Data, run: Run, row: Mapping[str, str]) -> tuple[pd.Dat
     if settings.confounds == "none":
         return None, kept
     if not row.get("confounds"):
-        raise BadData(f"{run.where}: the study asks for confounds and the manifest names no file of them")
+        raise BadData(
+            f"{run.where}: the study asks for confounds and the manifest names no file of them; name one, or set "
+            "data.confounds to none"
+        )
     path = _own(run, row["confounds"])
     if settings.confounds == "all" or isinstance(settings.confounds, list):
         return read_confounds(path, run.frames, settings.confounds), kept

@@ -268,12 +268,22 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> str:
         how = options.profile, options.jobs, options.population, options.refinement
         return _verb(options)(options.study.resolve(), study, selection, *how)
     more = {name: getattr(options, name) for name in MORE.get(options.verb, ())}
+    if not (options.dry_run or more.get("part") or more.get("level") == "participant"):
+        _tidy([study.outputs.work, *([study.outputs.directory] if options.verb == "infer" else [])])
     with contextlib.nullcontext() if selection.dry_run else at_work(study.outputs.work), run_log(arguments) as log:
         said = _verb(options)(study, selection, **more)
         # Of a part of a cohort nothing is written that other parts write too, at the same time.
         if options.verb in ON_RESULTS and not options.dry_run and more.get("level") != "participant":
             log.write(study.outputs.directory, said)
     return said
+
+
+def _tidy(folders: Sequence[Path]) -> None:
+    """Remove what killed processes have left; parts of a cohort, of which there are many, leave it to the others."""
+    from parcellation.files import remove_left
+
+    if count := sum(remove_left(folder) for folder in folders):
+        log.info("%d files removed that killed processes have left half written", count)
 
 
 # The verbs that write into a results folder, which has a log of them.

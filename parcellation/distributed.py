@@ -45,7 +45,9 @@ class Team:
         encoded = [site.name for site in family.template.population_sites() if site.name not in known]
         if whole or encoded:
             what = "a bank, or many data sets" if whole else f"{', '.join(encoded)} encoded from a whole batch"
-            raise UsageError(f"training in several processes: expected members that stand alone, got {what}")
+            raise UsageError(
+                f"training in several processes: expected members that stand alone, got {what}; train in one process"
+            )
 
     def share(self, members: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
         """This process's members of a step; raises UsageError where there is not one for each process."""

@@ -119,9 +119,11 @@ class Family(nn.Module):
             rare = template.unit_plate in site.plates and self.schemes[site.name] == "free"
             kind = chosen if isinstance(chosen, str) else (chosen or {}).get(site.name)
             if site.joint and rare:
-                raise UsageError(f"model.scheme: {site.name} is told by all vertices together: expected it encoded")
+                raise UsageError(
+                    f"model.scheme: expected {site.name} encoded, as it is told by all vertices together, got it free"
+                )
             if site.joint and kind not in (None, "joint") and not isinstance(chosen, str):
-                raise UsageError(f"model.flows: {site.name} has a flow of its own; leave it out")
+                raise UsageError(f"model.flows: {site.name} has a flow of its own, got {kind!r} for it; leave it out")
             kind = "joint" if site.joint else kind or ("centred" if rare else "precision")
             flows[site.name] = build_flow(kind, extra, site.name, site.event, vectors.get(site.name, 0), rare)
         return nn.ModuleDict(flows)

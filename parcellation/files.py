@@ -1,4 +1,7 @@
-"""Files appear whole or not at all: write beside the target, then move into place; one lock a unit of work."""
+"""Files appear whole or not at all: write beside the target, then move into place; one lock a unit of work.
+
+All locks are the kernel's (`flock`), so they end with their process, on whatever node that shares the folder it runs.
+"""
 
 import contextlib
 import fcntl
@@ -6,13 +9,19 @@ import filecmp
 import hashlib
 import json
 import os
+import re
+import socket
 import tempfile
+import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from parcellation.errors import CannotWrite, FileFailure
 
 PART = ".part-"  # how the names of files begin that are not whole yet
+PART_NAME = re.compile(re.escape(PART) + r"([0-9a-f]{8})-[0-9]+-[a-z0-9_]{8}-.+")
+LONG_AGO = 24 * 3600  # seconds; no write takes as long
 
 
 @contextlib.contextmanager
@@ -20,16 +29,14 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path with the same suffixes; move it to `path` on success, remove it on failure.
 
     A file that holds the same already is left as it is, with its time: what is made from it need not be made again.
+    The temporary file is locked while its writer lives, see `remove_left`.
     Raises FileFailure when the operating system refuses (disk full, folder gone).
     """
     path = Path(path)
-    temporary = None
+    temporary = handle = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The name keeps its suffixes: nibabel and others choose a format by them.
-        handle, name = tempfile.mkstemp(prefix=f"{PART}{os.getpid()}-", suffix="-" + path.name, dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        handle, temporary = _locked_part(path)
         yield temporary
         if path.is_file() and filecmp.cmp(temporary, path, shallow=False):
             return
@@ -41,7 +48,57 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise FileFailure(f"{path}: could not be written: {error.strerror or error}") from error
     finally:
         if temporary is not None:
+            os.close(handle)  # first: NFS keeps what is removed while it is open
             temporary.unlink(missing_ok=True)
+
+
+def _locked_part(path: Path) -> tuple[int, Path]:
+    """A new file beside a path, open and locked."""
+    while True:
+        # The name keeps its suffixes: nibabel and others choose a format by them.
+        start = f"{PART}{_kernel()}-{os.getpid()}-"
+        handle, name = tempfile.mkstemp(prefix=start, suffix="-" + path.name, dir=path.parent)
+        with contextlib.suppress(OSError):  # where there are no locks nobody removes what is left either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return handle, Path(name)
+        os.close(handle)  # taken for left before it was locked
+
+
+@cache
+def _kernel() -> str:
+    """Letters for the running kernel, which sees the locks of all its processes."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        name = socket.gethostname()
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def remove_left(folder: Path) -> int:
+    """Remove what killed processes have left half written in a folder and below; returns how many files it was.
+
+    What is locked has a writer that lives, and stays. Some file systems do not show nodes each other's locks: what was
+    begun under another kernel stays for a day besides.
+    """
+    count = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        count += sum(_removed(Path(place) / name) for name in names if PART_NAME.fullmatch(name))
+    return count
+
+
+def _removed(part: Path) -> bool:
+    try:
+        with open(part, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = PART_NAME.fullmatch(part.name)[1] == _kernel()
+            if not ours and time.time() - os.fstat(file.fileno()).st_mtime < LONG_AGO:
+                return False
+            part.unlink()
+            return True
+    except OSError:  # its writer lives, or has finished meanwhile; or it is somebody else's
+        return False
 
 
 def _umask() -> int:
@@ -74,10 +131,7 @@ def writable_folder(path: Path) -> Path:
 
 @contextlib.contextmanager
 def unit_lock(path: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of one unit of work; yields False when another live process holds it, unless we `wait` for it.
-
-    The lock is the kernel's (`flock`), so it ends with its process and can never be stale.
-    """
+    """Hold the lock of one unit of work; yields False when another live process holds it, unless we `wait` for it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:

@@ -1,12 +1,22 @@
-"""GIFTI files by nibabel, bounded: a data array that says of impossible lengths is refused before it is looped over."""
+"""GIFTI files by nibabel, bounded: a data array that says of impossible lengths is refused before it is looped over.
 
+A GIFTI file may keep its numbers in another one beside it: what a series is made from is then both.
+"""
+
+import gzip
+import hashlib
+import xml.parsers.expat as expat
+import zlib
 from pathlib import Path
 
 import nibabel as nib
 from nibabel.gifti.parse_gifti_fast import GiftiImageParser
 
 from parcellation.errors import BadData
+from parcellation.files import checksum
 
+ENDINGS = (".gii", ".gii.gz")
+CHUNK, MOST_BEFORE = 1 << 16, 1 << 22  # bytes read at a time, and at most before the first data array
 MOST_AXES = 6  # of a data array, as the format has it
 MOST_VALUES = 1 << 36  # of a data array: more than any file that fits into memory
 
@@ -38,3 +48,41 @@ def load_gifti(path: Path) -> nib.GiftiImage:
     except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
         said = " ".join(str(error).split())
         raise BadData(f"{path}: cannot be read as a GIFTI file ({said}); copy or convert it again") from error
+
+
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files that hold the numbers of a GIFTI file (ExternalFileBinary), there or not; none of any other file.
+
+    The first data array says where numbers are: only when they are elsewhere is the file read on, which is small then.
+    What is wrong with the file is for its reader to say.
+    """
+    if not path.name.endswith(ENDINGS):
+        return ()
+    names: dict[str, None] = {}
+    inside = False
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal inside
+        if name == "DataArray":
+            if "EXT" in attributes.get("Encoding", "").upper():
+                names[attributes.get("ExternalFileName", "")] = None
+            inside = inside or not names
+
+    parser, before = expat.ParserCreate(), 0
+    parser.StartElementHandler = start
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            while not inside and (names or before < MOST_BEFORE) and (chunk := file.read(CHUNK)):
+                parser.Parse(chunk)
+                before += len(chunk)
+    except (expat.ExpatError, OSError, EOFError, ValueError, zlib.error):
+        pass
+    return tuple(path.parent / name for name in names if name)
+
+
+def content_checksum(path: Path) -> str:
+    """SHA-256 of a file's content, and of the files that hold its numbers if there are any."""
+    outside = external_files(path)
+    if not outside:
+        return checksum(path)
+    return hashlib.sha256("".join(checksum(one) for one in (path, *outside)).encode()).hexdigest()

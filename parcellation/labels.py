@@ -136,7 +136,10 @@ def _read_cifti(path: Path, mesh: Mesh) -> Labels:
             hemisphere = CIFTI_CORTEX.index(structure)
             _check_mesh(path, axes[1].nvertices[structure], mesh, hemisphere)
             if model.vertex.min(initial=0) < 0 or model.vertex.max(initial=0) >= mesh.counts[hemisphere]:
-                raise BadData(f"{path}: its CIFTI header names vertices that the mesh {mesh.name} does not have")
+                raise BadData(
+                    f"{path}: expected vertices below {mesh.counts[hemisphere]}, as the mesh {mesh.name} has, got "
+                    "others in its CIFTI header; a damaged file, copy it again"
+                )
             keys[hemisphere] = np.full(mesh.counts[hemisphere], ABSENT)
             keys[hemisphere][model.vertex] = rows[where]
     return Labels(str(path), (keys[0], keys[1]), (table, table))

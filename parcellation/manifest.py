@@ -23,6 +23,7 @@ from parcellation.config import Data, Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
 from parcellation.files import whole_file
 from parcellation.findings import PREFIXES, Finding, natural
+from parcellation.gifti import external_files
 from parcellation.layouts import tree_runs
 
 SCHEMA = json.loads(files("data_manifest").joinpath("manifest.schema.json").read_text(encoding="utf-8"))
@@ -39,12 +40,16 @@ def bold_paths(row: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def used_paths(row: Mapping[str, str], data: Data | None = None) -> tuple[Path, ...]:
-    """The files of one run that a study with these settings reads; all that are named without settings."""
+    """The files of one run that a study with these settings reads; all that are named without settings.
+
+    With those that hold the numbers of a GIFTI file, which nobody names.
+    """
     used = {
         "confounds": data is None or data.confounds != "none",
         "motion": data is None or data.motion_limit is not None,
     }
-    return bold_paths(row) + tuple(Path(row[n]) for n in PATHS if n not in BOLD and row[n] and used.get(n, True))
+    bold = [one for path in bold_paths(row) for one in (path, *external_files(path))]
+    return tuple(bold) + tuple(Path(row[n]) for n in PATHS if n not in BOLD and row[n] and used.get(n, True))
 
 
 def read_manifest(path: Path) -> pd.DataFrame:
@@ -193,7 +198,7 @@ def discover(study: Study) -> tuple[pd.DataFrame, list[Finding]]:
 
 
 def check_files(frame: pd.DataFrame, data: Data | None = None) -> list[Finding]:
-    """A finding for each file of a frame that is not there or holds no data; no file is read beyond its first line.
+    """A finding for each file of a frame that is not there or holds no data; of a file the beginning is read, no more.
 
     data: the settings of a study, for which only the files that it reads are checked.
     """

@@ -195,9 +195,8 @@ def _write_labels(export: Export, naming, probability: np.ndarray, facts: dict, 
     checked = _checked(probability, (len(export.frame.region), len(networks)), f"{where}: probability")
     if np.any(checked < 0) or np.any(np.abs(checked.sum(1) - 1) > 1e-3):
         worst = checked[np.abs(checked.sum(1) - 1).argmax()].sum()
-        raise BadData(
-            f"{where}: probability: expected values >= 0 that add up to 1 at each vertex, got a sum of {worst}"
-        )
+        got = f"a sum of {worst:.4g} and values down to {checked.min():.4g}"
+        raise BadData(f"{where}: probability: expected values >= 0 that add up to 1 at each vertex, got {got}")
     maps = dict(zip(networks.names, np.ascontiguousarray(checked.T), strict=True))
     for writer in export.writers:
         writer.write_labels(naming("dseg"), shown_labels(checked)[0])

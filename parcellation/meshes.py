@@ -241,7 +241,9 @@ def read_surface(path: Path, count: int) -> Surface:
             f"got coordinates {coordinates.shape} and triangles {triangles.shape}"
         )
     if triangles.min() < 0 or triangles.max() >= count or not np.isfinite(coordinates).all():
-        raise BadData(f"{path}: a triangle names a vertex that does not exist, or a coordinate is not finite")
+        raise BadData(
+            f"{path}: expected triangles of its {count} vertices, with finite coordinates, got others; copy it again"
+        )
     return Surface(coordinates, triangles)
 
 

@@ -28,7 +28,6 @@ from parcellation.family import Family
 from parcellation.joint_flow import JointAffine
 from parcellation.label_power import refit_map
 from parcellation.model_file import TrainedModel
-from parcellation.network_pooling import NetworkPooling
 from parcellation.plates import Values
 from parcellation.posterior import check_applicable, pooling
 from parcellation.training import Source, chunks
@@ -91,8 +90,6 @@ def reinfer(model: TrainedModel, source: Source, digest: str) -> TrainedModel:
     names = [site.name for site in template.population_sites()]
     batches = Streamed(lambda: chunks(source, template, CHUNK))
     encoder, start = pooling(family), family.centre(blank)
-    if not isinstance(encoder, NetworkPooling):
-        raise UsageError(f"population reinferred: expected a model of networks, got {type(template).__name__}")
     population = encoder.population_of(batches, cards, names, start)
     centre = encoder.centre(population, blank)
     order = nearest(start["mu"], centre["mu"])

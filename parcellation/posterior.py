@@ -281,10 +281,16 @@ def check_applicable(family: Family) -> None:
 
 
 def pooling(family: Family) -> NetworkPooling:
-    """The family's own pooling by networks, or an encoder of its template's kind where it encodes otherwise."""
+    """The family's own pooling by networks, or an encoder of its template's kind where it encodes otherwise.
+
+    Raises UsageError for a template that is not of networks and their fingerprints.
+    """
     if isinstance(family.encoder, NetworkPooling):
         return family.encoder
-    return ENCODERS[family.template.encoder](family.template, family.template.sites)
+    template = family.template
+    if ENCODERS[template.encoder] is not NetworkPooling:
+        raise UsageError(f"model: expected a model of networks, got {type(template).__name__}; see docs/method.md")
+    return NetworkPooling(template, template.sites)
 
 
 @torch.no_grad()

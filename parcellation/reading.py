@@ -68,5 +68,5 @@ def check_nifti_2(path: Path) -> None:
             file.seek(place)
             (length,) = struct.unpack(f"{order}i", file.read(4))
             if not 8 <= length <= size - place:
-                raise BadData(f"{path}: its header says of an extension of {length} bytes; truncated or damaged")
+                raise BadData(f"{path}: its header says of an extension of {length} bytes; damaged, copy it again")
             place += length

@@ -20,20 +20,24 @@ __all__ = ["GALLERY_LIMIT", "PAGES", "HeldOut", "Reliability", "ReportContent", 
 PAGES = "report"  # folder of the subjects' pages, beside report.html
 
 
-def write_report(path: Path, content: ReportContent) -> None:
-    """Write report.html, and the pages of subjects where these have pages; pages of an earlier report are removed."""
+def write_report(path: Path, content: ReportContent) -> list[Path]:
+    """Write report.html, and the pages of subjects where these have pages; pages of an earlier report are removed.
+
+    Returns the subjects' pages.
+    """
     folder = path.parent / PAGES
-    wanted = set()
+    wanted = []
     if content.paged:
         for number in tqdm(range(len(content.subjects)), desc="report", unit="subject", disable=None):
             page = folder / f"{content.participants[number]['participant_id']}.html"
-            wanted.add(page)
+            wanted.append(page)
             write_text(page, render_subject(content, number))
     write_text(path, render(content))
-    for stale in set(folder.glob("sub-*.html")) - wanted:
+    for stale in set(folder.glob("sub-*.html")) - set(wanted):
         stale.unlink()
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
+    return wanted
 
 
 def render(content: ReportContent) -> str:

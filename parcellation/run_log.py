@@ -6,9 +6,10 @@ The log is the one file of a results folder that holds the time of day.
 import contextlib
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 NAME = Path("logs") / "log.txt"
 TOLD = 20  # warnings that are repeated at the end; the log has all of them
@@ -40,26 +41,31 @@ class RunLog(logging.Handler):
 
 
 class _Warnings(logging.Handler):
-    """Collects the texts of warnings."""
+    """Collects something of each warning."""
 
-    def __init__(self):
+    def __init__(self, of: Callable[[logging.LogRecord], Any]):
         super().__init__(logging.WARNING)
-        self.texts: list[str] = []
+        self.of, self.found = of, []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one record's text."""
-        self.texts.append(record.getMessage())
+        """Keep what is wanted of one record."""
+        self.found.append(self.of(record))
 
 
 @contextlib.contextmanager
-def counted_warnings() -> Iterator[list[str]]:
-    """Collect the texts of warnings within this context."""
-    handler = _Warnings()
+def collected(of: Callable[[logging.LogRecord], Any]) -> Iterator[list]:
+    """Collect what a function makes of each warning within this context."""
+    handler = _Warnings(of)
     logging.getLogger().addHandler(handler)
     try:
-        yield handler.texts
+        yield handler.found
     finally:
         logging.getLogger().removeHandler(handler)
+
+
+def counted_warnings() -> contextlib.AbstractContextManager[list[str]]:
+    """Collect the texts of warnings within this context."""
+    return collected(logging.LogRecord.getMessage)
 
 
 def repeated(warnings: Sequence[str], said: str) -> list[str]:

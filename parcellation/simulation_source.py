@@ -69,7 +69,7 @@ def _source(config: SimulationConfig) -> tuple[Source, np.ndarray, sparse.csr_ar
     if config.source.paths:
         bold = open_bold(config.source.paths, config.source.space, config.source.repetition_time)
         if bold.parcels is not None:
-            raise BadData(f"{bold.where}: series of parcels cannot be simulated from; give a dtseries")
+            raise BadData(f"source: expected series of vertices, got series of parcels: {bold.where}; give a dtseries")
     everywhere = bold.vertices if bold else _all_of(SYNTHETIC_MESH)
     series = _series(bold) if bold else None
     live = np.arange(len(everywhere)) if series is None else np.flatnonzero(np.ptp(series, axis=0) > 0)

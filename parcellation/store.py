@@ -158,7 +158,8 @@ class Store:
         """One unit, or only the given vertices of it, in the stored precision.
 
         Reading all rows compares the content with its checksum, once a file and process: raises BadData naming the file
-        when a byte changed. Raises InputMissing when the unit is not there.
+        when a byte changed. Some rows are compared with nothing, since the checksum is of all: whoever needs to be sure
+        reads all of them first. Raises InputMissing when the unit is not there.
         """
         header, tensors = self.arrays(subject, session, rows)
         vertices, targets = self.identity(header["identity"])
@@ -210,7 +211,8 @@ class Store:
                 vertices = vertices_from_json(content["vertices"])
                 self._identities[digest] = (vertices, targets_from_json(content["targets"]))
             except (ValueError, LookupError, TypeError) as error:
-                raise BadData(f"{path}: expected vertices and targets of this program: {error}") from error
+                said = f"{error}; delete the store and prepare again"
+                raise BadData(f"{path}: expected vertices and targets of this program: {said}") from error
         return self._identities[digest]
 
     def _keep_identity(self, vertices: Vertices, targets: Targets) -> str:
@@ -320,7 +322,9 @@ def _header(file: safe_open, path: Path) -> dict:
     if not complete:
         raise BadData(f"{path}: expected a fingerprint file of this program, got another safetensors file") from None
     if version != FORMAT:
-        raise BadData(f"{path}: expected format {FORMAT}, got {version}; it is of another version of this program")
+        raise BadData(
+            f"{path}: expected format {FORMAT}, got {version}, of another version of this program; prepare again"
+        )
     named = FILE.fullmatch(path.name).groups()
     if named != (header["subject"], header["session"]):
         raise BadData(f"{path}: expected the unit {named} of its name, got {header['subject'], header['session']}")

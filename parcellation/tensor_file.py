@@ -2,31 +2,46 @@
 
 What was kept is used again only if not a bit of it has changed. Files of before there were checksums are read as they
 are.
+
+They are written here and not by safetensors, which writes into another file beside the given one: nobody would remove
+that after a kill. The format: the length of a header, the header (JSON, padded to eight bytes), all values.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from parcellation.errors import BadData, FileFailure, InputMissing
+from parcellation.errors import BadData, InputMissing
 from parcellation.files import whole_file
 
+# What safetensors calls types of numbers, in its order of alignment.
+NAMES = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "float16": "F16", "int32": "I32",
+         "uint32": "U32", "float32": "F32", "float64": "F64", "int64": "I64", "uint64": "U64"}  # fmt: skip
+ORDER = list(NAMES)
 CHECKSUM = "checksum"  # the name of the array that holds it
 CHECKED = ", checked"  # after the text's name, so that a checksum cannot go missing
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
     """Write arrays by name, without a checksum; raises FileFailure when the system refuses, such as on a full disk."""
-    content = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    with whole_file(path) as temporary:
-        try:
-            save_file(content, temporary, metadata=None if metadata is None else dict(metadata))
-        except SafetensorError as error:  # which hides the system's own
-            raise FileFailure(f"{path}: could not be written: {error}") from error
+    content = {name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), "C") for name, array in arrays.items()}
+    # The widest numbers first, so that all are aligned.
+    order = sorted(content, key=lambda name: (-ORDER.index(content[name].dtype.name), name))
+    header, end = {} if metadata is None else {"__metadata__": dict(metadata)}, 0
+    for name in order:
+        start, end = end, end + content[name].nbytes
+        shape = list(content[name].shape)
+        header[name] = {"dtype": NAMES[content[name].dtype.name], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with whole_file(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(content[name].reshape(-1).view(np.uint8).data)
 
 
 def keep_arrays(path: Path, arrays: Mapping[str, np.ndarray], name: str, text: str) -> None:

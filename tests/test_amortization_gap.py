@@ -270,7 +270,7 @@ def test_an_answer_that_is_not_finite_is_bad_data():
     drawn = draw_cohort((3, 1, 8), features=3)
     posterior = Posterior(model_of(drawn), draws=2)
     broken = Observed(drawn.subject(0).x * float("nan"), drawn.subject(0).mask, drawn.subject(0).covariates)
-    with pytest.raises(BadData, match="not finite"):
+    with pytest.raises(BadData, match="evidence lower bounds of its answers that are finite numbers of nats"):
         diagnose_member(posterior.family, problems_of(posterior, broken, 1), QUICK)
 
 

@@ -146,9 +146,20 @@ def test_truncated_and_damaged_cifti(plain, tmp_path):
     refusal((path,), "does not describe the 42 x 9 values")
     path.write_bytes(raw)
     bold = open_bold((path,))
-    path.write_bytes(raw[: -values.nbytes])
-    with pytest.raises(BadData, match="truncated"):
+    path.write_bytes(raw[: -values.nbytes])  # as another program does that writes it anew
+    with pytest.raises(BadData, match=r"run\.dtseries\.nii: ends before row 42; a truncated file, copy it again"):
         everything(bold)
+
+
+def test_a_file_of_the_first_version_is_refused_with_the_command_that_converts_it(plain):
+    path, _ = plain
+    raw = path.read_bytes()
+    assert raw.count(b'<CIFTI Version="2.0"') == 1
+    path.write_bytes(raw.replace(b'<CIFTI Version="2.0"', b'<CIFTI Version="1.0"'))
+    command = (
+        "a CIFTI-1 file, expected CIFTI-2; convert it with `wb_command -file-convert -cifti-version-convert IN 2 OUT`"
+    )
+    refusal((path,), command)
 
 
 # --- any brain models in any order ---

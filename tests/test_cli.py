@@ -1,10 +1,12 @@
 """The command line from outside: exit codes, help, the whole way, reruns, interruption."""
 
+import os
 import re
 import shutil
 import signal
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from parcellation.cli import main
+from parcellation.files import _locked_part
 from tests.made import expected_maps
 from tests.studies import SUBJECTS, VERBS, command, contents, process, replace, snapshot
 
@@ -324,3 +327,23 @@ def test_the_console_command_hands_its_exit_code_on(tmp_path):
     assert run.returncode == 66
     assert text.startswith("parcellation: ")
     assert text.count("\n") == 1
+
+
+def test_what_killed_processes_have_left_is_removed_by_who_is_not_one_of_many(study):
+    def leave() -> list[Path]:
+        left = []
+        for folder in (study.path / "work/model", study.results / "tpl-fsaverage"):
+            handle, part = _locked_part(folder / "a.tsv")
+            os.close(handle)
+            left.append(part)
+        return left
+
+    left = leave()
+    command("infer", study.study, "--level", "participant", "--participant-label", "sim01")
+    command("infer", study.study, "--dry-run")
+    assert [path.exists() for path in left] == [True, True]
+    command("prepare", study.study)  # whose results these may not be
+    assert [path.exists() for path in left] == [False, True]
+    leave()
+    command("infer", study.study)
+    assert not study.half_written()

@@ -144,7 +144,7 @@ def test_a_member_of_a_cohort_is_known_by_its_position_in_it(ragged):
 
 @pytest.mark.parametrize("sizes", [(0, 2), (3, 2), (2, 6)], ids=str)
 def test_more_members_than_there_are_are_refused(sizes, ragged):
-    with pytest.raises(UsageError, match="<= 5, got"):
+    with pytest.raises(UsageError, match=r"resampled cohorts: expected 1 <= least <= greatest <= 5, got"):
         ResampledCohorts(Whole(ragged.template, ragged.batch), ragged.template, sizes, 0)
 
 

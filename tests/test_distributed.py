@@ -153,8 +153,12 @@ def test_noise_is_cut_from_that_of_the_whole_step(ragged):
 
 def test_what_needs_a_whole_batch_is_refused(ragged):
     family, source = family_of(ragged.template, ragged.batch, "encoded"), Whole(ragged.template, ragged.batch)
-    with pytest.raises(UsageError, match="encoded from a whole batch"):
+    words = "training in several processes: expected members that stand alone, got "
+    with pytest.raises(UsageError, match=words + ".* encoded from a whole batch; train in one process"):
         fit(family, source, plan(2), team=Team(0, 2))
+    with pytest.raises(UsageError, match=words + "a bank, or many data sets"):
+        Team(0, 2).check(family, whole=True)
+    Team(0, 1).check(family, whole=True)
 
 
 def test_a_process_by_itself_is_a_team_of_one():

@@ -1,16 +1,28 @@
 """Files appear whole or not at all; a lock ends with its process."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from parcellation.errors import CannotWrite, FileFailure
-from parcellation.files import checksum, unit_lock, whole_file, writable_folder, write_json, write_text
+from parcellation.files import (
+    _locked_part,
+    checksum,
+    remove_left,
+    unit_lock,
+    whole_file,
+    writable_folder,
+    write_json,
+    write_text,
+)
 
 
 def names(folder):
@@ -91,6 +103,84 @@ def test_one_process_holds_a_lock_and_its_end_frees_it(tmp_path):
         other.wait()
         with unit_lock(path) as mine:
             assert mine
+
+
+HALF = """
+import sys
+from pathlib import Path
+from parcellation.files import whole_file
+with whole_file(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    print(temporary, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_has_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    (tmp_path / "maps").mkdir()
+    (tmp_path / ".part-of-a-user's").touch()
+    command = [sys.executable, "-c", HALF, str(tmp_path / "maps" / "a.dlabel.nii")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        left = Path(other.stdout.readline().strip())
+        assert remove_left(tmp_path) == 0
+        assert left.read_text() == "half"
+        other.kill()
+        other.wait()
+    with whole_file(tmp_path / "maps" / "b") as mine:
+        assert remove_left(tmp_path) == 1
+        assert names(tmp_path / "maps") == [mine.name]
+    assert names(tmp_path / "maps") == ["b"]
+    assert remove_left(tmp_path) == 0
+    assert names(tmp_path) == [".part-of-a-user's", "maps"]
+    assert remove_left(tmp_path / "nowhere") == 0
+
+
+def test_what_was_begun_on_another_node_stays_for_a_day(tmp_path, monkeypatch):
+    """Its writer may live, where the file system does not show its lock."""
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("parcellation.files._kernel", lambda: "0123abcd")
+        handle, part = _locked_part(tmp_path / "a")
+        os.close(handle)
+    assert remove_left(tmp_path) == 0
+    now = part.stat().st_mtime
+    os.utime(part, (now, now - 25 * 3600))
+    assert remove_left(tmp_path) == 1
+    assert names(tmp_path) == []
+
+
+def test_a_file_that_is_taken_for_left_before_it_is_locked_is_begun_again(tmp_path, monkeypatch):
+    lock, taken = fcntl.flock, []
+
+    def late(handle, how):
+        if not taken:
+            taken.append(list(tmp_path.glob(".part-*")))
+            taken[0][0].unlink()
+        return lock(handle, how)
+
+    monkeypatch.setattr("parcellation.files.fcntl.flock", late)
+    write_text(tmp_path / "a", "whole")
+    assert (tmp_path / "a").read_text() == "whole"
+    assert names(tmp_path) == ["a"]
+
+
+def test_without_locks_files_are_written_and_none_is_removed(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("parcellation.files.fcntl.flock", none)
+    with whole_file(tmp_path / "a") as temporary:
+        temporary.write_text("whole")
+        assert remove_left(tmp_path) == 0
+    assert names(tmp_path) == ["a"]
+
+
+def test_no_more_files_are_open_after_writing_than_before(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        write_text(tmp_path / "a", "content")
+        with contextlib.suppress(ValueError), whole_file(tmp_path / "b"):
+            raise ValueError
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_checksum_is_that_of_the_whole_file(tmp_path):

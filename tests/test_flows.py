@@ -137,7 +137,7 @@ def test_single_precision_stands_sharp_posteriors():
 
 
 def test_an_unknown_flow_is_refused_with_the_names_there_are():
-    with pytest.raises(UsageError, match="expected one of precision, centred, affine, got 'planar'"):
+    with pytest.raises(UsageError, match="flow: expected one of precision, centred, affine, got 'planar'"):
         make_flow("planar", 0)
 
 

@@ -1,11 +1,15 @@
 """GIFTI files whose headers say of impossible lengths are refused at once."""
 
+import gzip
+
 import nibabel as nib
 import numpy as np
 import pytest
 
 from parcellation.errors import BadData
-from parcellation.gifti import load_gifti
+from parcellation.files import checksum
+from parcellation.gifti import content_checksum, external_files, load_gifti
+from pipelines.fuzz.encodings import GIFTI_ENCODINGS, gifti
 
 
 @pytest.fixture
@@ -43,3 +47,34 @@ def test_what_is_cut_off_or_none_is_refused(path):
         path.write_bytes(content)
         with pytest.raises(BadData, match="copy or convert it again"):
             load_gifti(path)
+
+
+@pytest.mark.parametrize("encoding", GIFTI_ENCODINGS)
+@pytest.mark.parametrize("end", ["func.gii", "func.gii.gz"])
+def test_the_files_that_hold_its_numbers_are_named(tmp_path, encoding, end):
+    path = gifti(tmp_path / "b.func.gii", np.ones((3, 5), np.float32), 0, encoding, "C", "<f4", False)
+    outside = (tmp_path / "b.func.gii.dat",) if encoding == "ExternalFileBinary" else ()
+    if end.endswith("gz"):
+        (tmp_path / f"b.{end}").write_bytes(gzip.compress(path.read_bytes()))
+    assert external_files(tmp_path / f"b.{end}") == outside
+    before = content_checksum(path)
+    assert before == content_checksum(path)
+    assert (before == checksum(path)) == (not outside)
+    if outside:
+        outside[0].write_bytes(outside[0].read_bytes()[::-1])
+        assert content_checksum(path) != before
+
+
+def test_other_files_name_none_and_what_is_damaged_is_for_its_reader_to_say(path, tmp_path):
+    assert external_files(path) == ()
+    text = path.read_text(encoding="utf-8")
+    first = text[: text.index("<Data>")].replace("GZipBase64Binary", "ExternalFileBinary")
+    first = first.replace('ExternalFileName=""', 'ExternalFileName="x.dat"')
+    assert 'ExternalFileName="x.dat"' in first
+    cut = first[: first.index("ExternalFileName")]
+    for content, expected in ((b"", ()), (b"hello", ()), (first.encode(), ("x.dat",)), (cut.encode(), ())):
+        path.write_bytes(content)
+        assert tuple(one.name for one in external_files(path)) == expected
+    assert external_files(tmp_path / "none.gii") == ()
+    assert external_files(tmp_path / "a.mgh") == ()
+    assert external_files(tmp_path) == ()

@@ -66,6 +66,9 @@ def test_gifti_in_one_array_and_compressed(tmp_path):
     right.write_bytes(gzip.compress(content)[:-20])
     with pytest.raises(BadData, match="not a whole GIFTI file"):
         read_header((left, right), "fsaverage")
+    left.write_bytes(content.replace(b'Dim1="30"', b'Dim1="0"'))
+    with pytest.raises(BadData, match=r"l\.func\.gii: expected frames, got an array of 0; copy it again"):
+        read_header((left, right), "fsaverage")
 
 
 def test_hemispheres_that_do_not_belong_together(tmp_path):

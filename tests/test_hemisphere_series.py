@@ -65,5 +65,6 @@ def test_truncated_mgh(tmp_path, suffix):
     path.write_bytes(raw)
     bold = open_bold((None, path))
     path.write_bytes(raw[: len(raw) // 2])
-    with pytest.raises(BadData, match="truncated"):
+    words = rf"lh\{suffix}: ends before its 6 frames; truncated, copy it again"
+    with pytest.raises(BadData, match=words):
         everything(bold)

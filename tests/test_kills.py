@@ -1,5 +1,6 @@
 """Killed at any moment, or many at one thing: what is there in the end is what one undisturbed process makes."""
 
+import logging
 import os
 import random
 import shutil
@@ -12,8 +13,9 @@ import nibabel as nib
 import pytest
 import yaml
 
+from parcellation.errors import BadData
 from parcellation.files import PART
-from parcellation.verbs import diagnose
+from parcellation.verbs import diagnose, prepare, results, train
 from tests.children import child_of, ended
 from tests.studies import SIMULATION, Folder, contents, copied, inferred, replace
 from tests.test_verbs_diagnose import QUICK as BUDGET
@@ -21,12 +23,13 @@ from tests.test_verbs_diagnose import QUICK as BUDGET
 # --- killed at any moment ---
 
 INFERRED = ("work/posterior", "results")
+WARNED = "work/warnings"
 # What a verb is to make, on a finished study, and what of it has to come out the same.
 VERBS = {
     "index STUDY": (("work", "results"), ("work",)),
-    "prepare STUDY": (("work/fingerprints", "work/model", *INFERRED), ("work/fingerprints",)),
+    "prepare STUDY": (("work/fingerprints", "work/model", WARNED, *INFERRED), ("work/fingerprints", WARNED)),
     "train STUDY": (("work/model", *INFERRED), ("work/model",)),
-    "infer STUDY": (INFERRED, INFERRED),
+    "infer STUDY": (INFERRED, (*INFERRED, WARNED)),
     "infer STUDY --level participant": (INFERRED, INFERRED),
     "diagnose STUDY --participant-label sim01": (("work/diagnosis",), ("results",)),
     "report STUDY": (("results/report.html",), ("results",)),
@@ -87,6 +90,8 @@ class Trial:
         assert code in (0, -signal.SIGKILL), (self.path.parent / "said.txt").read_text()
         again = child_of(words_of(self.line, folder), self.path.parent / "said.txt")
         assert ended(again) == 0, (self.path.parent / "said.txt").read_text()
+        if "STUDY" in self.line and "--level" not in self.line:
+            assert list((self.path / "work").rglob(f"{PART}*")) == []
         return code != 0
 
 
@@ -108,12 +113,31 @@ def kill_often(lines: tuple[str, ...], kills: int, finished: Folder, folder: Pat
     return done
 
 
-def test_a_kill_at_any_moment_changes_nothing(finished, tmp_path):
+@pytest.fixture
+def warned(monkeypatch):
+    """Every step warns of something, in this process and those that it begets."""
+    opened = prepare._open
+
+    def odd(study, row):
+        logging.getLogger("parcellation.somewhere").warning("%s: odd", row["bold"])
+        return opened(study, row)
+
+    def unreadable(study, mesh, subject):
+        raise BadData(f"surface of {subject}: odd")
+
+    monkeypatch.setattr(prepare, "_open", odd)
+    monkeypatch.setattr(train, "close_anchors", lambda reference: [(0, 1)])
+    monkeypatch.setattr(results, "own_midthickness", unreadable)
+
+
+def test_a_kill_at_any_moment_changes_nothing(finished, tmp_path, warned):
     assert kill_often(QUICK, 4, finished, tmp_path, seed=1) == 4
+    assert (tmp_path / "verb0" / WARNED / "sub-sim01_ses-1.json").exists()
+    assert (tmp_path / "verb1" / "work" / "model" / "warnings.json").exists()
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_over_all_verbs_change_nothing(finished, tmp_path, monkeypatch):
+def test_a_hundred_kills_over_all_verbs_change_nothing(finished, tmp_path, monkeypatch, warned):
     monkeypatch.setattr(diagnose, "BUDGET", BUDGET)  # the real one takes a minute
     assert kill_often(tuple(VERBS), 100, finished, tmp_path, seed=int(os.environ.get("KILL_SEED", "2"))) == 100
 

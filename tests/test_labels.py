@@ -173,6 +173,16 @@ class TestErrors:
         with pytest.raises(BadData, match="no labels of the right"):
             read_labels(tmp_path / "a.dlabel.nii", FSAVERAGE3, (1,))
 
+    def test_dlabel_of_vertices_that_no_mesh_has(self, tmp_path):
+        path = tmp_path / "a.dlabel.nii"
+        write_dlabel(path, [NAMES], [np.zeros(642)], (range(642), None), (642, 642))
+        raw = path.read_bytes()
+        assert b" 641</VertexIndices>" in raw
+        path.write_bytes(raw.replace(b" 641</VertexIndices>", b" 642</VertexIndices>"))
+        words = r"a\.dlabel\.nii: expected vertices below 642, as the mesh .* in its CIFTI header; a damaged file, copy"
+        with pytest.raises(BadData, match=words):
+            read_labels(path, FSAVERAGE3)
+
     def test_name_against_content(self, tmp_path):
         write_gifti(tmp_path / "a.L.label.gii", keys_of(642), NAMES, "CortexRight")
         with pytest.raises(BadData, match="one hemisphere and its content the other"):

@@ -308,11 +308,22 @@ def test_ties_go_to_the_lower_key():
     np.testing.assert_allclose(confidence, [0.4, 0.45])
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -0.5, 0.9])
-def test_wrong_probabilities_are_refused_and_nothing_is_written(export, value):
+SUM = "probability: expected values >= 0 that add up to 1 at each vertex, got"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ([0.5, np.nan, 0.5], "probability: expected finite values, got 1 others"),
+        ([0.5, np.inf, 0.5], "probability: expected finite values, got 1 others"),
+        ([1.0, -0.5, 0.5], SUM + " a sum of 1 and values down to -0.5"),
+        ([0.9, 0.5, 0.1], SUM + " a sum of 1.5 and values down to"),
+    ],
+)
+def test_wrong_probabilities_are_refused_and_nothing_is_written(export, row, words):
     posterior = posterior_of(export.frame)
-    posterior.probability[2, 1] = value
-    with pytest.raises(BadData, match="0100307: probability"):
+    posterior.probability[2] = row
+    with pytest.raises(BadData, match=f"subject 0100307: {words}"):
         write_subject(export, posterior)
     assert not list(export.out.rglob("*.nii"))
 

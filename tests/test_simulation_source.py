@@ -1,11 +1,16 @@
 import nibabel as nib
 import numpy as np
 import pytest
+import yaml
 
 from parcellation.errors import BadData, InputMissing
+from parcellation.meshes import Mesh
+from parcellation.parcels import parcels_of
 from parcellation.simulate import simulate
 from parcellation.simulation import SimulationConfig
 from parcellation.simulation_source import population_of
+from pipelines.fuzz.encodings import parcellated
+from tests.studies import command, replace
 
 COUNT, FRAMES = 10242, 40
 
@@ -91,3 +96,12 @@ def test_a_run_must_say_its_repetition_time(run, tmp_path):
         nib.save(image, paths[f"bold_{side}"])
     with pytest.raises(BadData, match=r"source\.repetition_time"):
         population_of(SimulationConfig(source=paths | {"space": "fsaverage"}))
+
+
+def test_series_of_parcels_are_no_source(tmp_path):
+    atlas = parcels_of(Mesh("fsLR", (4842, 4842)), ["L_a", "L_b"], [[(0, np.array([1]))], [(0, np.array([2, 3]))]])
+    settings = {"bold": str(parcellated(tmp_path / "a.ptseries.nii", np.ones((2, 30), np.float32), atlas))}
+    replace(tmp_path / "s.yaml", yaml.safe_dump({"source": settings}).encode())
+    said = command("simulate", tmp_path / "s.yaml", tmp_path / "out", code=65)
+    assert "source: expected series of vertices, got series of parcels" in said
+    assert "a.ptseries.nii; give a dtseries" in said

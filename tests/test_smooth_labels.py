@@ -42,6 +42,14 @@ def smooth(networks: int = 2, features: int = 5, subjects: bool = True) -> Funct
     return FunctionalParcellation(reference, 400.0, phi, eigenvalues, deviations=subjects)
 
 
+def test_what_all_vertices_tell_together_is_encoded_and_has_its_own_flow():
+    template, cards = smooth(), {"subject": 3, "session": 2, "vertex": VERTICES}
+    with pytest.raises(UsageError, match="encoded, as it is told by all vertices together, got it free"):
+        Family(template, cards, "free")
+    with pytest.raises(UsageError, match="topography has a flow of its own, got 'spline' for it; leave it out"):
+        Family(template, cards, "hybrid", {"topography": "spline"})
+
+
 PLANTED = {"log_kappa": 0.7, "log_epsilon": -2.0, "log_sigma": -2.0, "slope": 0.0, "log_residual": -3.0}
 SPECTRA = {"spectrum_group": (0.0, 1.0, 1.5), "spectrum_subject": (0.0, 0.7, 1.5)}
 

@@ -140,5 +140,7 @@ def test_a_bank_without_encoded_population_sites_is_refused(effects):
 
 
 def test_an_encoder_without_weights_needs_no_bank(ragged):
-    with pytest.raises(UsageError, match="NetworkPooling has no weights to train"):
+    with pytest.raises(
+        UsageError, match="NetworkPooling has no weights to train for the population: settle it beforehand"
+    ):
         Family(ragged.template, ragged.batch.cards, "encoded", bank=True)

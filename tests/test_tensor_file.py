@@ -1,17 +1,18 @@
 """Arrays that are kept come back as they were, and not at all when a bit of them has changed."""
 
 import contextlib
+import io
+import os
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save, save_file
 
 from parcellation.errors import BadData, FileFailure, InputMissing
-from parcellation.files import PART
-from parcellation.tensor_file import keep_arrays, kept_arrays, write_arrays
+from parcellation.files import remove_left
+from parcellation.tensor_file import NAMES, keep_arrays, kept_arrays, write_arrays
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3).T,
@@ -75,13 +76,36 @@ def test_a_file_of_before_there_were_checksums_is_read(tmp_path):
 
 
 def test_a_full_disk_is_a_failure_that_names_the_file(tmp_path, monkeypatch):
-    """safetensors hides the system's error in one of its own."""
+    """After the header was written."""
 
-    def full(*_, **__) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    class Full(io.BytesIO):
+        def write(self, content) -> int:
+            if self.tell():
+                raise OSError(28, "No space left on device")
+            return super().write(content)
 
-    monkeypatch.setattr("parcellation.tensor_file.save_file", full)
-    with pytest.raises(FileFailure, match=r"file: could not be written: .*No space left"):
+    monkeypatch.setattr("builtins.open", lambda *_: Full())
+    with pytest.raises(FileFailure, match=r"file: could not be written: No space left"):
         write_arrays(tmp_path / "file", ARRAYS)
-    assert list(tmp_path.glob(f"{PART}*")) == []
-    assert not (tmp_path / "file").exists()
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("metadata", [None, {"unit": 'größer, "mehr"\n\x00'}])
+def test_it_is_the_file_that_safetensors_writes(tmp_path, metadata):
+    arrays = {f"{name}.{n}": np.ones((n, 3), name) for name in NAMES for n in (2, 0, 1)} | ARRAYS
+    write_arrays(tmp_path / "file", arrays, metadata)
+    content = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
+    assert (tmp_path / "file").read_bytes() == save(content, metadata)
+    big = {"a": np.arange(5, dtype=">i4")}
+    write_arrays(tmp_path / "big", big)
+    np.testing.assert_array_equal(load_file(tmp_path / "big")["a"], big["a"])
+
+
+def test_the_file_that_is_written_is_the_locked_one(tmp_path, monkeypatch):
+    """A writer that put another file in its place would have it taken for what a killed process has left."""
+    replaced, left = os.replace, []
+    monkeypatch.setattr("os.replace", lambda *paths: (left.append(remove_left(tmp_path)), replaced(*paths)))
+    write_arrays(tmp_path / "file", ARRAYS)
+    assert left == [0]
+    assert load_file(tmp_path / "file").keys() == ARRAYS.keys()

@@ -54,17 +54,31 @@ def test_a_region_of_one_label_has_no_section(tmp_path):
     assert anatomy(study, region, certain(np.arange(len(region)) % 2)) == []
 
 
-def test_an_atlas_of_the_study_is_compared_with(broca, tmp_path):
+def cut_at(place: int, numbers: np.ndarray, path) -> None:
+    """Write a label file of two areas: the region's first vertices, and the others."""
     halves = np.zeros(10242, np.int32)
-    numbers = broca.region.number
-    halves[numbers] = np.where(np.arange(len(numbers)) < 100, 1, 2)
+    halves[numbers] = np.where(np.arange(len(numbers)) < place, 1, 2)
     table = nib.gifti.GiftiLabelTable()
     for key, name in enumerate(("???", "L_low", "L_high")):
         label = nib.gifti.GiftiLabel(key)
         label.label = name
         table.labels.append(label)
     array = nib.gifti.GiftiDataArray(halves, "NIFTI_INTENT_LABEL", "NIFTI_TYPE_INT32")
-    nib.save(nib.GiftiImage(darrays=[array], labeltable=table), tmp_path / "halves.L.label.gii")
+    nib.save(nib.GiftiImage(darrays=[array], labeltable=table), path)
+
+
+def test_an_atlas_of_one_large_area_is_not_compared_with(broca, tmp_path):
+    cut_at(10, broca.region.number, tmp_path / "halves.L.label.gii")
+    study = study_of(tmp_path, outputs={"atlas": "halves.L.label.gii"})
+    _, atlas = anatomy(study, broca.region, certain(np.zeros(304, int)))
+    assert atlas.result is None
+    words = "halves.L.label.gii: expected two areas or more that have 5 % of the region's vertices each, got 2 with any"
+    assert words in atlas.reason
+
+
+def test_an_atlas_of_the_study_is_compared_with(broca, tmp_path):
+    numbers = broca.region.number
+    cut_at(100, numbers, tmp_path / "halves.L.label.gii")
     study = study_of(tmp_path, outputs={"atlas": "halves.L.label.gii"})
     own, atlas = anatomy(study, broca.region, certain((np.arange(len(numbers)) >= 100).astype(int)))
     assert atlas.areas == "the areas of halves.L.label.gii"

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from parcellation.comparison import COLUMNS
-from tests.made import CAP, frontal, make_result
+from parcellation.surfaces import Vertices
+from tests.made import CAP, MESH, frontal, make_result
 from tests.studies import command
 
 NAMES = ("Broca-anterior", "Broca-posterior")
@@ -99,6 +100,10 @@ def test_what_cannot_be_compared_is_said(results, tmp_path):
     assert "nowhere" in command("compare", results[0], tmp_path / "nowhere", code=66)
     empty = write_labels(tmp_path / "empty.L.label.gii", np.zeros(642, np.int32), {1: "a"})
     assert "none of its areas" in command("compare", results[0], empty, code=65)
+    back = Vertices.of(MESH, [], CAP)
+    right = make_result(tmp_path / "right", {"01": frontal()}, NAMES, region=back).path
+    said = command("compare", results[0], right, code=65)
+    assert "expected regions that overlap, got 128 and 128 vertices without a shared one; compare results of" in said
 
 
 def test_without_a_surface_there_is_no_chance_level(results, tmp_path):

@@ -10,7 +10,9 @@ from tests.studies import command, replace
 
 def test_without_the_package_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
-    assert "pip install --no-deps brainspace" in command("demo", tmp_path / "demo", code=66)
+    said = command("demo", tmp_path / "demo", code=66)
+    assert "the demo's real run comes with the package brainspace, which is not installed; pip install" in said
+    assert "pip install --no-deps brainspace" in said
     assert not (tmp_path / "demo").exists()
 
 

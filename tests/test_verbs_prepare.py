@@ -1,6 +1,7 @@
 """`prepare`: faulty runs are left out with their reason, the others go on; finished sessions are skipped."""
 
 import shutil
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from parcellation.bold_files import write_cifti
 from parcellation.store import Store
 from parcellation.surfaces import Mesh, Vertices
+from pipelines.fuzz.encodings import gifti
 from tests.fmriprep_tables import fmriprep_table
 from tests.shared_data import CASES, needs_cases
 from tests.studies import change_run, command, contents, replace, snapshot
@@ -228,6 +230,49 @@ def test_the_same_run_by_hand_and_by_layout_is_the_same_fingerprint(fresh):
         (folder,) = fresh.path.glob("work/fingerprints/*")
         units.append(Store(folder).read("sim01", "1").fingerprint)
     np.testing.assert_array_equal(*units)
+
+
+def by_hand(folder, extra: str = "", value: str = "") -> list[Path]:
+    """A study of one run in GIFTI, whose numbers are in files beside it, under a manifest; returns these files."""
+    image = nib.load(folder.run_file("sim01"))
+    whole, models = np.zeros((100, 2 * 10242), np.float32), image.header.get_axis(1)
+    for side, (_, where, one) in enumerate(models.iter_structures()):
+        whole[:, side * 10242 + one.vertex] = np.asarray(image.dataobj)[:, where]
+    names = [folder.path / f"hemi-{side}.func.gii" for side in "LR"]
+    for side, path in enumerate(names):
+        half = whole[:, side * 10242 : (side + 1) * 10242]
+        gifti(path, half, side, "ExternalFileBinary", "C", "<f4", one_array=True)
+    write_manifest(folder, names, extra, value)
+    folder.write_study(data={"layout": "manifest", "root": None, "manifest": "m.tsv", "space": "fsaverage"})
+    return [path.with_name(f"{path.name}.dat") for path in names]
+
+
+def write_manifest(folder, names: list[Path], extra: str = "", value: str = "") -> None:
+    header = f"subject\tsession\trun\tbold_left\tbold_right{extra}\n"
+    replace(folder.path / "m.tsv", f"{header}sim01\t1\t1\t{names[0]}\t{names[1]}{value}\n".encode())
+
+
+def test_numbers_in_a_file_beside_are_part_of_what_a_session_is_made_from(fresh):
+    left, _ = by_hand(fresh)
+    assert "1 of 1 sessions prepared" in command("prepare", fresh.study)
+    assert "1 of them before" in command("prepare", fresh.study)
+    before = fresh.unit("sim01").read_bytes()
+    content = bytearray(left.read_bytes())
+    content[: len(content) // 2] = content[: len(content) // 2][::-1]
+    replace(left, bytes(content))
+    assert "before" not in command("prepare", fresh.study)
+    assert fresh.unit("sim01").read_bytes() != before
+    left.unlink()
+    assert "hemi-L.func.gii.dat: not there" in command("index", fresh.study, code=65)
+
+
+def test_another_repetition_time_in_the_manifest_is_noticed(fresh):
+    names = [path.with_suffix("") for path in by_hand(fresh, "\ttr", "\t0.72")]
+    command("prepare", fresh.study)
+    write_manifest(fresh, names, "\ttr", "\t0.9")
+    assert "before" not in command("prepare", fresh.study)
+    assert Store(fresh.unit("sim01").parent).header("sim01", "1")["tr"] == 0.9
+    assert "1 of them before" in command("prepare", fresh.study)
 
 
 def test_motion_beside_hcp_runs_censors_when_a_limit_is_set(fresh):

@@ -35,6 +35,11 @@ def test_runs_that_were_left_out_are_on_the_page_and_nothing_else_is_written(stu
     assert path.name in page
     # A study that has lost a subject's only session has lost the subject.
     assert "4 subjects" in page
+    shutil.rmtree(path.parent)
+    command("index", study.study)
+    command("report", study.study)
+    # Of what is not in the study any more nothing is said.
+    assert "truncated" not in (study.results / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_page_has_every_subject_and_no_more(finished):

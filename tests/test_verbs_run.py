@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from parcellation import report
 from parcellation.config import load_study
 from parcellation.errors import BadData, ParcellationError, Stopped, UsageError
 from parcellation.files import unit_lock
@@ -155,7 +156,8 @@ def test_jobs_that_wait_in_slurm_are_jobs_that_live(fresh, engine):
     words = called(engine)[-1].split()
     name = words[words.index("--slurm-jobname-prefix") + 1]
     fake_squeue(engine, f"17 {name}_0a1b\n18 other")
-    assert "(17)" in command("run", fresh.study, code=75)
+    said = command("run", fresh.study, code=75)
+    assert "work: jobs of an earlier run wait or run in Slurm (17); wait until they end, or cancel them: scan" in said
     fake_squeue(engine, "", 1)
     assert "squeue does not answer" in command("run", fresh.study, "--profile", "slurm", code=74)
     command("run", fresh.study)  # no job of a local run is in Slurm
@@ -353,3 +355,29 @@ def test_what_is_deleted_from_the_results_is_made_again(study, tmp_path):
     command("infer", study.study)
     (study.results / "participants.tsv").unlink()
     assert left() == [True, True, True, False]
+
+
+def test_a_subject_s_page_that_is_deleted_is_made_again(study, tmp_path, monkeypatch):
+    for name in ("render", "render_subject"):  # what is on the pages is another test's
+        monkeypatch.setattr(report, name, lambda content, *number: f"{content.paged} {number}")
+    monkeypatch.setattr(report.ReportContent, "paged", True)
+    assert "written" in command("report", study.study)
+    page, plan = study.results / "report/sub-sim02.html", plan_of(study.study, tmp_path)[0]
+    before = page.read_bytes()
+
+    def left() -> list[bool]:
+        said = [tmp_path / f"said/{name}.txt" for name in ("population", "report")]
+        for path in said:
+            replace(path, b"done")
+        forget_unmade(plan)
+        return [path.exists() for path in said]
+
+    assert left() == [True, True]
+    page.unlink()
+    assert left() == [True, False]
+    assert "written" in command("report", study.study)
+    assert page.read_bytes() == before
+    assert "unchanged" in command("report", study.study)
+    monkeypatch.setattr(report.ReportContent, "paged", False)
+    assert "written" in command("report", study.study)  # without pages none is missed
+    assert left() == [True, True]

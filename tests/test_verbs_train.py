@@ -1,5 +1,6 @@
 """`train`: one model from prepared sessions, refused where there is none to make, whole or not there."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from parcellation.distributed import Team
 from parcellation.errors import BadData
 from parcellation.model_file import LabelPower, load_model
 from parcellation.verbs import train as verb
@@ -148,13 +150,23 @@ def test_networks_that_have_collapsed_into_one_are_refused(finished):
     profiles = model.family.free["mu"]({})
     one = profiles.estimate.mean(-2, keepdim=True).expand_as(profiles.estimate)
     model.family.free["mu"].set(replace_dataclass(profiles, estimate=one, log_precision=0 * one + 20))
-    with pytest.raises(BadData, match=r"collapsed into one: 0\.0%"):
+    words = "training: the networks' profiles have collapsed into one: 0.0% of the anchors' differences are left; fewer"
+    with pytest.raises(BadData, match=words):
         verb.check_networks(model)
 
 
 def test_a_training_that_collapses_is_65_and_leaves_no_model(prepared, monkeypatch):
     monkeypatch.setattr(verb, "separation", lambda mu, reference: 0.01)
     assert "collapsed into one: 1.0%" in command("train", prepared.study, code=65)
+    assert not prepared.model.exists()
+
+
+def test_refined_steps_in_several_processes_are_refused_before_any_work(prepared, monkeypatch):
+    monkeypatch.setattr(verb, "team_of", lambda device: contextlib.nullcontext(Team(0, 2, device)))
+    monkeypatch.setattr(verb, "unit_lock", lambda path: contextlib.nullcontext(True))
+    monkeypatch.setattr(Team, "first", lambda self, make: make())
+    said = command("train", prepared.write_study(training={"inner_steps": 2}), code=64)
+    assert "training.inner_steps: expected a training in one process, got one in 2; start it without torchrun" in said
     assert not prepared.model.exists()
 
 

@@ -132,5 +132,5 @@ def test_elements_that_hang_together_are_fitted(name):
 def test_a_name_or_an_event_that_does_not_go_is_refused():
     with pytest.raises(UsageError, match=r"flow of mu: expected one of precision, .*, spline, got 'planar'"):
         build_flow("planar", 0, "mu", (3,))
-    with pytest.raises(UsageError, match="flow of log_kappa: coupling needs two elements or more"):
+    with pytest.raises(UsageError, match="coupling needs two elements or more, which move each other; expected spline"):
         build_flow("coupling", 0, "log_kappa", ())

@@ -62,7 +62,8 @@ class ReportContent:
     one a comparison; held_out: see there; gaps: rows of diagnostics/amortization_gap.tsv; anatomy: comparisons with
     areas, each `areas` (with what), `result` (an `anatomy.Agreement`, or None and the `reason`); training_loss: of each
     step; settings: the resolved study; versions: software -> version; citation: how to cite; warnings come first on the
-    page, notes last; gallery_limit: subjects on one page; picture_width: of a close-up, in pixels.
+    page, notes last; warned: what steps have warned of, each `step`, `text` and `count`; gallery_limit: subjects on one
+    page; picture_width: of a close-up, in pixels.
     """
 
     title: str
@@ -88,6 +89,7 @@ class ReportContent:
     citation: str = ""
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
+    warned: Sequence = ()
     gallery_limit: int = GALLERY_LIMIT
     picture_width: int = 620
 

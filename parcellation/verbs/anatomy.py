@@ -65,7 +65,10 @@ def _atlas(study: Study, region: Vertices) -> Areas | None:
     areas, origin = atlas_areas(study.outputs.atlas, region)
     found = areas_of(list(areas), list(areas.values()), len(region), origin)
     if found is None:
-        raise BadData(f"{study.outputs.atlas}: fewer than two of its areas have 5 % of the region's vertices each")
+        raise BadData(
+            f"{study.outputs.atlas}: expected two areas or more that have 5 % of the region's vertices each, "
+            f"got {len(areas)} with any"
+        )
     return found
 
 

@@ -65,7 +65,11 @@ class _Results:
         place = first.region.within(second.region)  # raises BadData for another mesh
         shared = np.flatnonzero(place >= 0)
         if not len(shared):
-            raise BadData(f"{first.path} and {second.path}: their regions share no vertex")
+            counts = f"{len(first.region)} and {len(second.region)} vertices"
+            raise BadData(
+                f"{first.path} and {second.path}: expected regions that overlap, got {counts} without a shared one; "
+                "compare results of one region"
+            )
         return cls(first, second, first.region[shared], (shared, place[shared]))
 
     def subjects(self, wanted: Sequence[str] | None) -> list[str]:
@@ -123,7 +127,8 @@ class _Atlas:
 def _chosen(there: list[str], wanted: Sequence[str] | None, where: str) -> list[str]:
     names = there if wanted is None else [f"sub-{name.removeprefix('sub-')}" for name in wanted]
     if missing := [name for name in names if name not in there]:
-        raise NothingSelected(f"{where}: no subject {', '.join(missing[:5])} to compare")
+        known = ", ".join(there[:5]) or "none"
+        raise NothingSelected(f"{where}: no subject {', '.join(missing[:5])} to compare; there are {known}")
     return names
 
 

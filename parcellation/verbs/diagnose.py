@@ -68,7 +68,7 @@ def selected(
     if named is not None:
         wanted = [name.removeprefix("sub-") for name in named]
         if unknown := [name for name in wanted if name not in there]:
-            raise NothingSelected(f"not inferred with this model: subject {', '.join(unknown[:5])}")
+            raise NothingSelected(f"not inferred with this model: subject {', '.join(unknown[:5])}; run `infer` first")
         return wanted, []
     if everybody or len(there) <= SAMPLE:
         return list(there), []

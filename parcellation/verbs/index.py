@@ -13,9 +13,13 @@ from parcellation.files import checksum, writable_folder, write_json
 from parcellation.findings import Finding, summary
 from parcellation.inventory import SPACE, UNUSABLE, by_subject, table_lines, take_stock, unusable, write_table
 from parcellation.manifest import bold_paths, check_files, discover, read_manifest, select, write_manifest
+from parcellation.verbs.warned import Warned, keep, plain
 from parcellation.verbs.workspace import Selection, Workspace
 
 log = logging.getLogger(__name__)
+
+# Findings that the report need not repeat: a choice as it should be, and what `prepare` leaves out with its reason.
+TOLD_OTHERWISE = ("variant passed over", *UNUSABLE)
 
 
 def index(study: Study, selection: Selection) -> str:
@@ -48,6 +52,8 @@ def index(study: Study, selection: Selection) -> str:
     if len(frame) == len(cohort):
         write_table(workspace.work / "runs.tsv", stock)
         write_table(workspace.work / "subjects.tsv", by_subject(stock, findings))
+        told = [Warned(one.kind, plain(f"{one.kind}: {one}")) for one in findings if one.kind not in TOLD_OTHERWISE]
+        keep(workspace.warned / "index.json", told)
     word = "unchanged" if workspace.manifest.read_bytes() == before else "written"
     return f"{text}\n{word}: {workspace.manifest}"
 

@@ -43,6 +43,7 @@ from parcellation.verbs.population import (
     population_model,
     remember,
 )
+from parcellation.verbs.warned import keeping
 from parcellation.verbs.workspace import GROUP, PARTICIPANT, Ground, Selection, Workspace, model_header, note
 
 log = logging.getLogger(__name__)
@@ -170,7 +171,8 @@ class Inference:
         if part:
             wanted = [name for name in wanted if name in there]
         if unknown := [name for name in wanted if name not in there]:
-            raise NothingSelected(f"no fingerprints of subject {', '.join(unknown[:5])} in {self.cohort.store.folder}")
+            names = f"{', '.join(unknown[:5])} in {self.cohort.store.folder}"
+            raise NothingSelected(f"no fingerprints of subject {names}; run `parcellation prepare` first")
         chosen = [name for name in wanted if name in self.damaged or self.sessions(name, selection.sessions)]
         if not chosen and not part:
             raise NothingSelected(f"no fingerprints of session {', '.join(selection.sessions)} of these subjects")
@@ -276,9 +278,10 @@ class Inference:
 
     def write_dataset(self, export: Export) -> None:
         """Population maps and the files that make the folder a data set."""
-        write_population(export, self.population())
-        results.write_surfaces(self.study, export)
-        results.write_sizes(self.study, export, self.known())
+        with keeping(self.workspace.warned / "infer.json"):
+            write_population(export, self.population())
+            results.write_surfaces(self.study, export)
+            results.write_sizes(self.study, export, self.known())
         results.write_scenes(export, sorted((answer.subject for answer in self.known()), key=natural))
         self.describe()
         self._write_list()
@@ -319,8 +322,7 @@ class Inference:
     def methods(self, subjects: int) -> str:
         """The methods paragraph of this very run."""
         details = self.model.details
-        region = details["study"]["region"]
-        mesh = self.ground.region.mesh
+        region, mesh = details["study"]["region"], self.ground.region.mesh
         return methods_text(
             region=f"{region['name']} region ({region['hemisphere']})",
             vertices=len(self.ground.region),
@@ -350,15 +352,13 @@ class Inference:
         paths = [path.relative_to(out) for path in sorted(out.rglob("*")) if path.is_file()]
         listed = [path for path in paths if path.parts[0] in known or not path.parts[0].startswith("sub-")]
         # What a killed process has left half written is nothing that the next one makes.
-        whole = [path for path in listed if path.suffix != ".html" and not path.name.startswith(PART)]
-        names = [path.as_posix() for path in whole if path.name != "log.txt"]
-        write_text(self.workspace.deliverables, "".join(f"{name}\n" for name in names))
+        kept = [one for one in listed if one.suffix != ".html" and one.name != "log.txt" and PART not in one.name]
+        write_text(self.workspace.deliverables, "".join(f"{path.as_posix()}\n" for path in kept))
 
     def _write_logs(self) -> None:
         logs = self.study.outputs.directory / "logs"
         write_text(logs / "study.json", json.dumps(self.study.resolved(), indent=2, sort_keys=True) + "\n")
-        versions = "".join(f"{name} {version}\n" for name, version in software_versions().items())
-        write_text(logs / "versions.txt", versions)
+        write_text(logs / "versions.txt", "".join(f"{name} {one}\n" for name, one in software_versions().items()))
 
 
 def meaning(model: TrainedModel) -> dict[str, str]:

@@ -71,7 +71,10 @@ def networks(study: Study, selection: Selection, numbers: Sequence[int] | None =
     if study.model.file is not None:
         raise UsageError(f"networks: this study applies the model {study.model.file}, which has a number already")
     if "session" in template_class(study.model.template).reducible:
-        raise UsageError(f"networks: {study.model.template} has labels of each session, which cannot be scored")
+        raise UsageError(
+            f"networks: expected a model.template with one label a vertex, got {study.model.template}, which has "
+            "labels of each session: these cannot be scored"
+        )
     numbers = NUMBERS if numbers is None else numbers
     if wrong := [number for number in numbers if number < 2]:
         raise UsageError(f"networks: expected numbers of 2 or more, got {wrong[0]}")

@@ -80,14 +80,22 @@ def write_settings(folder: Path, settings: dict[str, dict]) -> None:
 
 def forget_unmade(plan: dict) -> None:
     """Let the jobs run again whose files were deleted from the results since."""
-    listed, said = Path(plan["work"]) / "deliverables.txt", Path(plan["folder"]) / "said"
-    names = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else []
-    gone = {name.split("/")[0] for name in names if not (Path(plan["results"]) / name).is_file()}
+    said = Path(plan["folder"]) / "said"
+    gone = {name.split("/")[0] for name in _gone(plan, "deliverables.txt")}
     for part, subjects in plan["parts"].items():
         if gone & {f"sub-{bids_label(subject)}" for subject in subjects}:
             (said / "infer" / f"{part}.txt").unlink(missing_ok=True)
     if gone:
         (said / "population.txt").unlink(missing_ok=True)
+    if _gone(plan, "pages.txt"):
+        (said / "report.txt").unlink(missing_ok=True)
+
+
+def _gone(plan: dict, listed: str) -> list[str]:
+    """The files of a list in the work folder that are not in the results any more."""
+    path = Path(plan["work"]) / listed
+    names = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [name for name in names if not (Path(plan["results"]) / name).is_file()]
 
 
 def _command(study: Study, verb: str, file: Path) -> str:

@@ -18,6 +18,7 @@ from parcellation.files import unit_lock, write_json
 from parcellation.model_file import TrainedModel
 from parcellation.population import check_size, identity, reinfer, with_population
 from parcellation.tensor_file import keep_arrays, kept_arrays
+from parcellation.verbs.warned import keeping
 from parcellation.verbs.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ def population_model(
             return with_population(model, known, digest), population
         log.info("population: inferred again from %d subjects", len(cohort.subjects))
         device = next(model.family.parameters()).device
-        result = reinfer(model, CohortSource(model.family.template, cohort, device), digest)
+        with keeping(workspace.warned / "population.json"):
+            result = reinfer(model, CohortSource(model.family.template, cohort, device), digest)
         write_population(path, result.family.fixed, digest)
     return result, population
 

@@ -16,7 +16,8 @@ from parcellation.cleaning import check_kept, cleaner
 from parcellation.config import Features, Study
 from parcellation.connectivity import Fingerprint, average_runs, binarized, fingerprints
 from parcellation.errors import BadData, InputMissing, UsageError
-from parcellation.files import checksum, writable_folder
+from parcellation.files import writable_folder
+from parcellation.gifti import content_checksum
 from parcellation.interruption import told_to_end
 from parcellation.manifest import bold_paths, used_paths
 from parcellation.meshes import geometry
@@ -26,6 +27,7 @@ from parcellation.surfaces import Vertices, region_vertices, smoothing, target_s
 from parcellation.timeseries import open_bold
 from parcellation.twins import twins
 from parcellation.verbs.index import cohort_units, manifest_of
+from parcellation.verbs.warned import Warned, into, keep, unit_file
 from parcellation.verbs.workspace import (
     GROUP,
     PARTICIPANT,
@@ -65,7 +67,7 @@ def prepare(study: Study, selection: Selection, level: str | None = None, part: 
     # From the whole cohort, so that processes that prepare one subject each stand on the same ground.
     ground = find_ground(study, workspace, manifest_of(study, workspace, Selection()))
     store = workspace.store(ground)
-    maker = _Maker(study, ground, store)
+    maker = _Maker(study, ground, store, workspace)
     excluded: list[str] = []
     for (subject, session), rows in tqdm(units, desc="prepare", unit="session", disable=None):
         reasons = maker.make(subject, session, rows)
@@ -192,8 +194,8 @@ def _open(study: Study, row: dict[str, str]) -> Bold:
 class _Maker:
     """Makes units of one study."""
 
-    def __init__(self, study: Study, ground: Ground, store: Store):
-        self.study, self.ground, self.store = study, ground, store
+    def __init__(self, study: Study, ground: Ground, store: Store, workspace: Workspace):
+        self.study, self.ground, self.store, self.workspace = study, ground, store, workspace
         self.kept = 0
         self._smoothing: dict[str, object] = {}
         self.settings = study.resolved()["data"] | {"connectivity": study.features.connectivity}
@@ -204,7 +206,7 @@ class _Maker:
         """Make one unit unless it is there; returns why runs were left out."""
         runs = rows.to_dict("records")
         try:
-            key = input_key(self._files(runs), self.settings | {"ground": self.ground.digest})
+            key = input_key(self._files(runs), self.settings | {"ground": self.ground.digest} | _times(runs))
         except InputMissing:
             key = {"incomplete": [str(path) for path in self._files(runs)]}
         if self.store.is_current(subject, session, key):
@@ -218,9 +220,11 @@ class _Maker:
 
     def _make(self, subject: str, session: str, runs: list[dict], key: dict) -> list[str]:
         made, reasons, missing, bolds, cleaning = [], [], [], [], {}
+        warned: list[Warned] = []
         for row in runs:
             try:
-                bold, one, how = self._run(row)
+                with into(warned):
+                    bold, one, how = self._run(row)
             except (BadData, InputMissing, UsageError) as error:
                 if told_to_end():
                     raise
@@ -231,11 +235,12 @@ class _Maker:
             made.append(one)
             bolds.append(bold)
             cleaning[row["run"]] = how
+        keep(unit_file(self.workspace, subject, session), warned)
         if made and (reason := self._too_short(made, bolds)):
             reasons.append(f"subject {subject}, session {session}: {reason}")
             made = []
         if made:
-            used = {path.name: checksum(path) for bold in bolds for path in bold.paths}
+            used = {path.name: content_checksum(path) for bold in bolds for path in bold.paths}
             self.store.write(self._unit(subject, session, made, bolds[0], key, cleaning | {"left_out": reasons}, used))
         elif not any(missing):
             # The files were read and found bad: what an earlier state of them gave is not this session's any more.
@@ -310,6 +315,12 @@ class _Maker:
         rows = smoothing(geometry(self.study, vertices.mesh), vertices, fwhm, needed)
         place = sparse.csr_array((np.ones(len(needed)), (needed, np.arange(len(needed)))), (len(vertices), len(needed)))
         return place @ rows
+
+
+def _times(runs: list[dict]) -> dict:
+    """The repetition times that a manifest gives, if it does: they are in none of the files."""
+    times = [row["tr"] for row in runs]
+    return {"tr": times} if any(times) else {}
 
 
 def _kept_reasons(header: dict) -> list[str]:

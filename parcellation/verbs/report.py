@@ -1,6 +1,7 @@
 """`report`: one self-contained HTML page of a finished result."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +9,21 @@ import pandas
 
 from parcellation.config import Study
 from parcellation.errors import InputMissing
-from parcellation.files import writable_folder
+from parcellation.files import writable_folder, write_text
 from parcellation.manifest import natural
 from parcellation.meshes import find_geometry
 from parcellation.novelty import session_mean
 from parcellation.rendering import curvature
-from parcellation.report import HeldOut, Reliability, ReportContent, write_report
+from parcellation.report import PAGES, HeldOut, Reliability, ReportContent, write_report
 from parcellation.twins import twins
 from parcellation.verbs.anatomy import anatomy
 from parcellation.verbs.checks import Recovery, Retest, recovery, retest, truth_folder
 from parcellation.verbs.gaps import FOLDER, gap_row
+from parcellation.verbs.index import cohort_units
 from parcellation.verbs.infer import Inference, software_versions
-from parcellation.verbs.workspace import Selection
+from parcellation.verbs.population import REINFERRED
+from parcellation.verbs.warned import into, of_result, plain
+from parcellation.verbs.workspace import Selection, Workspace
 
 
 def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> str:
@@ -32,11 +36,31 @@ def report(study: Study, selection: Selection, notes: tuple[str, ...] = ()) -> s
     if not subjects:
         raise InputMissing(f"{run.workspace.posteriors}: nobody is inferred yet; run `parcellation infer` first")
     writable_folder(study.outputs.directory)
-    folder = truth_folder(study)
-    found = recovery(run, folder) if folder is not None else None
-    before = path.read_bytes() if path.exists() else b""
-    write_report(path, _content(run, subjects, found, notes))
-    return f"{'unchanged' if path.read_bytes() == before else 'written'}: {path}"
+    folder, units, warned = truth_folder(study), cohort_units(study, run.workspace), []
+    with into(warned):
+        found = recovery(run, folder) if folder is not None else None
+        content = _content(run, subjects, found, notes)
+    told = of_result(run.workspace, units, run.origin.kind == REINFERRED, warned)
+    content = replace(content, warnings=[*_left_out(run, units), *content.warnings], warned=told)
+    before = _times(path)
+    pages = write_report(path, content)
+    list_pages(run.workspace, pages)
+    return f"{'unchanged' if _times(path) == before else 'written'}: {path}"
+
+
+def _times(path: Path) -> dict[Path, int]:
+    """When each page was written; one of equal content is not written again."""
+    pages = [path, *(path.parent / PAGES).glob("*.html")]
+    return {page: page.stat().st_mtime_ns for page in pages if page.is_file()}
+
+
+def list_pages(workspace: Workspace, pages: list[Path]) -> None:
+    """Keep the names of the subjects' pages, for the workflow to make again what is deleted."""
+    names = [page.relative_to(workspace.results).as_posix() for page in pages]
+    if names:
+        write_text(workspace.pages, "".join(f"{name}\n" for name in names))
+    else:
+        workspace.pages.unlink(missing_ok=True)
 
 
 def _content(run: Inference, subjects: list, found: Recovery | None, notes: tuple[str, ...]) -> ReportContent:
@@ -63,7 +87,7 @@ def _content(run: Inference, subjects: list, found: Recovery | None, notes: tupl
         settings=run.study.resolved(),
         versions=software_versions(),
         citation=run.methods(len(subjects)),
-        warnings=[*_warnings(run), *twins(run.cohort.store), *run.novelty.warnings(inferred)],
+        warnings=[*twins(run.cohort.store), *run.novelty.warnings(inferred)],
         notes=[*_notes(run, found), *run.novelty.notes(inferred)],
     )
 
@@ -144,10 +168,12 @@ def _losses(path: Path) -> np.ndarray | None:
     return np.loadtxt(path, skiprows=1, usecols=1, ndmin=1) if path.exists() else None
 
 
-def _warnings(run: Inference) -> list[str]:
+def _left_out(run: Inference, units: set[tuple[str, str]] | None) -> list[str]:
+    """What was left out and why, of the cohort's subjects and sessions; None for all."""
+    wanted = None if units is None else {f"sub-{name}" for unit in units for name in (unit[0], "_ses-".join(unit))}
     files = sorted(run.workspace.excluded.glob("*.txt")) if run.workspace.excluded.exists() else []
-    reasons = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [f"Left out: {reason}" for reason in reasons]
+    kept = [file for file in files if wanted is None or file.stem in wanted]
+    return [f"Left out: {plain(line)}" for file in kept for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _notes(run: Inference, found: Recovery | None) -> list[str]:

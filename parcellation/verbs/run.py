@@ -84,7 +84,7 @@ def find_engine(study: Study) -> Path:
     """
     chosen = study.cluster.snakemake
     if chosen is not None and not os.access(chosen, os.X_OK):
-        raise UsageError(f"cluster.snakemake: {chosen} is not a program")
+        raise UsageError(f"cluster.snakemake: expected Snakemake's program, got {chosen}, which is not a program")
     beside = Path(sys.prefix).parent / ".venv-workflow" / "bin" / "snakemake"
     found = chosen or (beside if beside.exists() else shutil.which("snakemake"))
     if found is None:
@@ -171,10 +171,13 @@ def _alone(folder: Path, work: Path, profile: str) -> Iterator[int]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise Stopped(f"a run of this study is under way ({file.read().strip() or 'elsewhere'})") from None
+            raise Stopped(
+                f"a run of this study is under way ({file.read().strip() or 'elsewhere'}); wait until it ends"
+            ) from None
         if jobs := _queued(work, profile):
             raise Stopped(
-                f"jobs of an earlier run wait or run in Slurm ({', '.join(jobs)}); wait, or cancel: scancel ID"
+                f"{work}: jobs of an earlier run wait or run in Slurm ({', '.join(jobs)}); wait until they end, or "
+                f"cancel them: scancel {' '.join(jobs)}"
             )
         if not nobody_at_work(work):
             raise Stopped(

@@ -32,6 +32,7 @@ from parcellation.training_reference import training_reference
 from parcellation.verbs.index import cohort_units, manifest_of
 from parcellation.verbs.results import find_colours, find_orientation
 from parcellation.verbs.topography import check_topography, study_basis
+from parcellation.verbs.warned import TRAINED, Warned, into, keep
 from parcellation.verbs.workspace import Selection, Workspace, model_header, training_subjects
 
 log = logging.getLogger(__name__)
@@ -67,13 +68,22 @@ def train(study: Study, selection: Selection, device: str | None = None) -> str:
     device = device or _device(study)
     torch.set_float32_matmul_precision(matmul_precision(study.training.precision, device))
     with team_of(torch.device(device)) as team, _only_one(workspace, team):
+        _check_team(study, team)
         log.info("training on %d subjects, device %s, %d threads", len(subjects), team.device, torch.get_num_threads())
         cohort = open_cohort(store, team.first(lambda: fit_features(store, subjects, study.features)), subjects)
-        family, source = _family(study, cohort, team)
+        warned: list[Warned] = []
+        with into(warned):
+            family, source = _family(study, cohort, team)
+        # What the steps say is of how they run, and when they are continued only of some of them.
         losses = _fit(study, family, source, workspace, key, team)
         if team.rank:
             return "trained; the first process saves the model"
-        return _finish(study, workspace, key, cohort, family, source, losses, ground)
+        with into(warned):
+            model = _finished(study, key, cohort, family, source, ground)
+        keep(workspace.model / TRAINED, warned)
+        _write_losses(workspace.model / "training_loss.tsv", losses)
+        save_model(workspace.model, model)  # last, since a model that is there is not trained again
+        return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
 
 
 @contextlib.contextmanager
@@ -86,8 +96,17 @@ def _only_one(workspace: Workspace, team: Team) -> Iterator[None]:
         yield
 
 
-def _finish(study, workspace, key, cohort: Cohort, family: Family, source, losses: np.ndarray, ground) -> str:
-    """Calibrate a fitted family and save it as the study's model; returns the lines to print."""
+def _check_team(study: Study, team: Team) -> None:
+    """Raises UsageError, before any work, for what one process alone can train."""
+    if study.training.inner_steps and team.size > 1:
+        raise UsageError(
+            f"training.inner_steps: expected a training in one process, got one in {team.size}; start it without "
+            "torchrun, or leave inner_steps out"
+        )
+
+
+def _finished(study: Study, key: str, cohort: Cohort, family: Family, source: CohortSource, ground) -> TrainedModel:
+    """A fitted family as the study's model, calibrated and with what travels with it."""
     subjects = cohort.subjects
     details = {
         "key": key,
@@ -104,9 +123,7 @@ def _finish(study, workspace, key, cohort: Cohort, family: Family, source, losse
     model = replace(model, novelty=training_reference(model, cohort, source))
     details["orientation"] = find_orientation(study, ground, model)
     details["colours"] = find_colours(study, ground, model)
-    save_model(workspace.model, model)
-    _write_losses(workspace.model / "training_loss.tsv", losses)
-    return f"trained on {len(subjects)} subjects: {workspace.model}\n{_scales(model, cohort)}"
+    return model
 
 
 def whom_to_train_on(study: Study, workspace: Workspace, store: Store) -> list[str]:
@@ -208,7 +225,8 @@ def _smooth(study: Study, cohort: Cohort) -> dict:
     settings = study.model.topography
     if settings.modes and study.model.template != "functional_parcellation":
         raise UsageError(
-            f"model.topography: expected functional_parcellation, got {study.model.template!r}, without it"
+            "model.topography: expected the model.template functional_parcellation, which alone has smooth maps, "
+            f"got {study.model.template!r}"
         )
     basis = study_basis(study, cohort.vertices)
     if basis is None:
@@ -242,8 +260,6 @@ def _fit(study: Study, family: Family, source: CohortSource, workspace, key: str
     )
     estimator = training_loss
     if training.inner_steps:
-        if team.size > 1:
-            raise UsageError("training.inner_steps: expected a training in one process, got one in several")
         check_refinable(family)
         estimator = semi_amortized(training.inner_steps, training.inner_gradient == "first_order")
     with tqdm(total=training.steps, desc="train", unit="step", disable=team.rank > 0 or None) as bar:

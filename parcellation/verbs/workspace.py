@@ -11,7 +11,8 @@ from pathlib import Path
 
 from parcellation.config import Study
 from parcellation.errors import BadData, InputMissing, NothingSelected
-from parcellation.files import checksum, write_json, write_text
+from parcellation.files import write_json, write_text
+from parcellation.gifti import content_checksum
 from parcellation.identity import targets_from_json, targets_json, vertices_from_json, vertices_json
 from parcellation.label_table import named_networks
 from parcellation.labels import label_files
@@ -85,9 +86,9 @@ class Workspace:
         self.study, self.work, self.results = study, study.outputs.work, study.outputs.directory
         self.manifest, self.origin = self.work / "manifest.tsv", self.work / "manifest.json"
         self.ground_file = self.work / "ground.json"
-        self.excluded = self.work / "excluded"
+        self.excluded, self.warned = self.work / "excluded", self.work / "warnings"
         self.posteriors = self.work / "posterior"
-        self.deliverables = self.work / "deliverables.txt"
+        self.deliverables, self.pages = self.work / "deliverables.txt", self.work / "pages.txt"
         self.checkpoint = self.work / "model" / "checkpoint.safetensors"
         self.model = study.model.file or self.work / "model"
 
@@ -169,7 +170,7 @@ def ground_key(study: Study) -> dict:
     for name in ("region", "targets"):
         path = getattr(study, name).label_file
         files = label_files(path) if path is not None and path.exists() else []
-        key[name] = key[name] | {"label_file": [checksum(one) for one in files]}
+        key[name] = key[name] | {"label_file": [content_checksum(one) for one in files]}
     return key
 
 
@@ -182,7 +183,7 @@ def training_subjects(study: Study, there: Sequence[str], groups: Mapping[str, s
     if study.training.subjects is not None:
         named = [name.removeprefix("sub-") for name in study.training.subjects]
         if missing := sorted(set(named) - set(there)):
-            raise NothingSelected(f"training.subjects: no fingerprints of {', '.join(missing[:5])}")
+            raise NothingSelected(f"training.subjects: no fingerprints of {', '.join(missing[:5])}; prepare them first")
         chosen = [name for name in there if name in set(named)]
     if study.training.group is not None:
         chosen = [name for name in chosen if groups.get(name) == study.training.group]
