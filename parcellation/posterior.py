@@ -225,7 +225,7 @@ class Posterior:
         """Log of the population's map, its mean over draws."""
         total, count = 0.0, 0
         for part in self._parts(values, self.blank.mask.shape[2]):
-            one = self.template.log_map(part)[:, 0, 0].exp()
+            one = self.template.log_map(part).exp().flatten(0, -3)
             total, count = total + one.sum(0), count + len(one)
         return (total / count).log()
 
