@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from parcellation.label_power import mean_map
 from parcellation.model_file import TrainedModel
 from parcellation.networks import session_square
 from parcellation.plates import Observed, Values
 from parcellation.posterior import pooling, tempered_labels
+from parcellation.refitted_map import mean_map
 from parcellation.shares import log_total
 
 
@@ -59,7 +59,7 @@ def _given_person(model: TrainedModel, known: Observed, new: Observed, log_map: 
     """Density of the sessions `new` given the sessions `known` of the same person."""
     centre = model.family.centre(known)
     summaries = pooling(model.family).summarise(known, centre)
-    labels = tempered_labels(model, known, log_map, summaries)[:, 0]  # (1, V, K)
+    labels = tempered_labels(model, known, log_map, summaries.profiles)[:, 0]  # (1, V, K)
     mean, variance = summaries.subject  # (1, K, D), (1, K)
     spread = (2 * centre["log_sigma"]).exp()[0, 0] + variance
     # A noisy person is noisy again: how the known sessions' noise differs from what their length leads to expect.

@@ -8,7 +8,7 @@ are an expectation-maximisation, whose answer comes with the widths that missing
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -52,10 +52,23 @@ class Summaries:
     between: tuple[Float[Tensor, "1 K"], Float[Tensor, "1 K"]]
     labels: Mapping[str, Tensor]
 
-    def of_profiles(self) -> "Summaries":
-        """Without what is of vertices: profiles and noise, so that many can be kept."""
-        kept = {name: value for name, value in self.labels.items() if name not in ("log_map", "assignment")}
-        return replace(self, assignment=self.assignment[:, :, :0].clone(), labels=kept)
+    @property
+    def profiles(self) -> "Profiles":
+        """The subjects' and sessions' profiles, at their means, and noise."""
+        return Profiles(self.subject[0], self.session[0], self.noise, self.labels)
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """What labels are told by: profiles of subjects (S, K, D) and sessions (S, T, K, D), noise (S, T), as `Summaries`.
+
+    labels: what is known of them beyond the population's map, nothing if empty.
+    """
+
+    subject: Float[Tensor, "S K D"]
+    session: Float[Tensor, "S T K D"]
+    noise: Float[Tensor, "S T"]
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class NetworkPooling(nn.Module):

@@ -26,10 +26,10 @@ from parcellation.encoding import Encoding, Streamed
 from parcellation.errors import UsageError
 from parcellation.family import Family
 from parcellation.joint_flow import JointAffine
-from parcellation.label_power import refit_map
 from parcellation.model_file import TrainedModel
 from parcellation.plates import Values
 from parcellation.posterior import check_applicable, pooling
+from parcellation.refitted_map import refit_map
 from parcellation.training import Source, chunks
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from parcellation.encoders import ENCODERS
 from parcellation.encoding import Encoding
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
-from parcellation.label_summary import LabelSums, draw_labels, split_entropy, summarise_labels
+from parcellation.label_summary import LabelSums, draw_labels, split_entropy
 from parcellation.model_file import TrainedModel
-from parcellation.network_pooling import NetworkPooling, Summaries
+from parcellation.network_pooling import NetworkPooling, Profiles, Summaries
 from parcellation.plates import Batch, Noise, Observed, Values
 from parcellation.semi_amortized import Rule, check_refinable, natural_rule, refine
 from parcellation.shares import shares
@@ -163,7 +163,7 @@ class Posterior:
         summaries = encoder.summarise(batch.seen, centre)
         if self.refinement:
             summaries = self._refined_summaries(batch.seen, summaries, encodings)
-        state = tempered_state(self.model, batch.seen, self._population_map, summaries, centre)
+        state = tempered_state(self.model, batch.seen, self._population_map, summaries.profiles, centre)
         believed = replace(summaries, labels=state)
         again = encoder.subject_encodings(encoder.pooled(batch.seen, state["assignment"], believed, centre))
         told = ("mu_subject", "mu_session", "topography")
@@ -261,7 +261,10 @@ class Posterior:
     @torch.no_grad()
     def of_population(self, subjects: Float[np.ndarray, "S V K"] | None, back: Callable) -> PopulationPosterior:
         """The population's answer; `subjects` are label probabilities (S, V, K) that it is compared with."""
-        probability, entropy, information = summarise_labels(torch.from_numpy(self.maps()))
+        sums = LabelSums()
+        for part in self._parts(self.population, self.blank.mask.shape[2]):
+            sums.add(self.template.log_map(part)[:, 0, 0].exp())
+        probability, entropy, information = sums.summary()
         profile = _profiles(back(self.population["mu"][:, 0, 0, 0].cpu().numpy()), self.pairs)
         consensus, within, between = np.zeros((3, len(probability)))
         spread = np.zeros_like(probability)
@@ -272,11 +275,19 @@ class Posterior:
         return PopulationPosterior(probability, entropy, information, *profile, consensus, spread, within, between)
 
 
+def applicable(family: Family) -> bool:
+    """Whether a family tells of others than its training subjects."""
+    return not _stuck(family)
+
+
+def _stuck(family: Family) -> list[str]:
+    unit = family.template.unit_plate
+    return [site.name for site in family.template.sites if unit in site.plates and site.name in family.free]
+
+
 def check_applicable(family: Family) -> None:
     """Refuse a family that knows its training subjects only; raises UsageError."""
-    unit = family.template.unit_plate
-    stuck = [s.name for s in family.template.sites if unit in s.plates and s.name in family.free]
-    if stuck:
+    if stuck := _stuck(family):
         raise UsageError(f"model.scheme free: {', '.join(stuck)} are known for training subjects only; train a hybrid")
 
 
@@ -298,11 +309,11 @@ def tempered_labels(
     model: TrainedModel,
     observed: Observed,
     log_map: Float[Tensor, "V K"] | None = None,
-    summaries: Summaries | None = None,
+    profiles: Profiles | None = None,
     centre: Values | None = None,
 ) -> Float[Tensor, "S 1 V K"]:
     """Label probabilities at the model's label power, as `tempered_state` has them."""
-    return tempered_state(model, observed, log_map, summaries, centre)["assignment"]
+    return tempered_state(model, observed, log_map, profiles, centre)["assignment"]
 
 
 @torch.no_grad()
@@ -310,7 +321,7 @@ def tempered_state(
     model: TrainedModel,
     observed: Observed,
     log_map: Float[Tensor, "V K"] | None = None,
-    summaries: Summaries | None = None,
+    profiles: Profiles | None = None,
     centre: Values | None = None,
 ) -> dict[str, Tensor]:
     """What labels are, `assignment` (S, 1, V, K), and say at the model's label power, as the pooling has it.
@@ -320,15 +331,15 @@ def tempered_state(
     centre: `Family.centre` of the model, where many are asked for.
     """
     chosen, centre = model.label_power, model.family.centre(observed) if centre is None else centre
-    summaries = pooling(model.family).summarise(observed, centre) if summaries is None else summaries
+    profiles = pooling(model.family).summarise(observed, centre).profiles if profiles is None else profiles
     known = {
         **centre,
-        "mu_subject": summaries.subject[0][:, None, None],
-        "mu_session": summaries.session[0][:, :, None],
-        "log_kappa_session": summaries.noise.log()[..., None],
+        "mu_subject": profiles.subject[:, None, None],
+        "mu_session": profiles.session[:, :, None],
+        "log_kappa_session": profiles.noise.log()[..., None],
     }
     power, template = chosen.at(observed.mask.sum(1, keepdim=True).to(observed.x.dtype)), model.family.template
-    state = dict(summaries.labels)
+    state = dict(profiles.labels)
     if "weights" not in state:
         tail = {} if chosen.tail is None else {"tail": chosen.tail}
         given = {} if log_map is None else {"log_map": log_map}

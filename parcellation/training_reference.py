@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parcellation.label_power import pooling
 from parcellation.model_file import TrainedModel
 from parcellation.network_pooling import NetworkPooling
 from parcellation.novelty import Population, Reference, digest_bytes, summary
 from parcellation.plates import Values
+from parcellation.posterior import pooling
 from parcellation.training import Source, in_parts
 
 FOLDS = 10

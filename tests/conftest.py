@@ -17,7 +17,7 @@ MODEL_SIDE = (
     "network_pooling", "encoders", "recognition", "flows", "joint_flow", "warped_flows", "free_encoding", "vector_sets",
     "family", "approximation", "baselines", "elbo", "importance", "pareto", "annealing", "natural_step", "refinement",
     "semi_amortized", "iterative", "amortization_gap", "training", "model_file", "posterior", "cohort_source",
-    "summary_bank", "data_sets", "population", "distributed", "training_reference", "held_out_density",
+    "summary_bank", "data_sets", "population", "distributed", "training_reference", "held_out_density", "refitted_map",
     "recorded_step",
     "posterior_file", "label_summary",
 )  # fmt: skip

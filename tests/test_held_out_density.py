@@ -7,9 +7,9 @@ import torch
 
 from parcellation.family import Family
 from parcellation.held_out_density import held_out_density
-from parcellation.label_power import mean_map
 from parcellation.model_file import TrainedModel
 from parcellation.plates import Observed
+from parcellation.refitted_map import mean_map
 from parcellation.templates.functional_parcellation import FunctionalParcellation
 from parcellation.training import Whole, anchor, settle_population, warm_start
 from tests.conftest import Drawn, draw_cohort, full

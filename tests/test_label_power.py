@@ -2,54 +2,18 @@ import numpy as np
 import pytest
 import torch
 
-from parcellation.cohort_source import CohortSource
-from parcellation.family import Family
 from parcellation.label_power import (
     Gain,
     _crossed_gain,
     _preferred,
     choose_label_power,
     fit_retest_link,
-    half_labels,
-    mean_map,
-    refit_map,
-    without,
 )
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed
-from parcellation.posterior import tempered_labels
-from parcellation.templates.functional_parcellation import FunctionalParcellation
-from parcellation.training import Whole, settle_population, warm_start
-from tests.conftest import Drawn, MemoryCohort, draw_cohort, full
-
-SCALES = {"log_kappa": 1.1, "log_epsilon": -1.0, "log_sigma": -1.5}
-
-
-def cohort(copies: int = 1, lasting: float = 0.0, sessions: int = 2) -> Drawn:
-    """Subjects whose labels are uncertain, each feature seen `copies` times over, vertices with lasting deviations.
-
-    lasting: share of the noise variance that a vertex keeps over sessions.
-    """
-    drawn = draw_cohort((16, sessions, 150), networks=2, features=12, seed=1, planted=SCALES)
-    x = drawn.observed.x
-    generator = torch.Generator().manual_seed(7)
-    noise = torch.randn(16, 1, 150, 12, generator=generator, dtype=x.dtype) * np.exp(SCALES["log_kappa"])
-    profiles = drawn.values["mu_session"][:, :, 0]
-    at = drawn.labels[:, None, :, None].expand(x.shape)
-    centre = profiles.gather(2, at)
-    x = centre + (1 - lasting) ** 0.5 * (x - centre) + lasting**0.5 * noise
-    reference = drawn.template.reference.repeat(1, copies)
-    template = FunctionalParcellation(reference, 400.0)
-    observed = Observed(x.repeat(1, 1, 1, copies), drawn.observed.mask, drawn.observed.covariates)
-    return Drawn(template, observed, drawn.values, drawn.labels)
-
-
-def started(drawn: Drawn, scheme: str = "hybrid") -> tuple[TrainedModel, CohortSource]:
-    """A model that coordinate ascent has brought near its answer, and its training subjects."""
-    source = CohortSource(drawn.template, MemoryCohort(drawn.observed), torch.device("cpu"))
-    family = Family(drawn.template, source.cards, scheme)
-    settle_population(family, source, 8, warm_start(family, source, 8))
-    return TrainedModel(family, {}, {}, {}), source
+from parcellation.training import Whole
+from tests.conftest import Drawn, full
+from tests.tempered import cohort, started
 
 
 class TestPower:
@@ -124,44 +88,6 @@ def test_another_scan_agrees_less_than_the_data_say():
     # At the right power p is what the data say of a label: its noisy repeat is to be believed less.
     assert 0.2 < link.own < 1
     assert not fit_retest_link(*started(cohort(sessions=1))).checked
-
-
-def test_a_map_without_a_subject_is_that_of_the_others():
-    labels = torch.rand(6, 50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    labels = labels / labels.sum(-1, keepdim=True)
-
-    def counted(some: torch.Tensor) -> torch.Tensor:
-        counts = some.sum(0) + 0.5
-        return counts / counts.sum(-1, keepdim=True)
-
-    assert torch.allclose(without(counted(labels), labels[2], 6), counted(labels[[0, 1, 3, 4, 5]]))
-    # A map that has been estimated otherwise may have less of a network than the subject has: half a count stays.
-    assert without(torch.tensor([[0.01, 0.99]]), torch.tensor([[1.0, 0.0]]), 2)[0, 0] > 0.1
-
-
-@pytest.mark.parametrize("scheme", ["hybrid", "encoded"])
-def test_refitted_map_counts_the_labels_of_halves_with_half_a_count_more(scheme):
-    drawn = cohort(copies=4)
-    model, source = started(drawn, scheme)
-    model = TrainedModel(model.family, {}, {}, {}, label_power=LabelPower(0.25, 0.0, True))
-    refit_map(model, source, passes=12)
-    maps = mean_map(model, 400)
-    counts = half_labels(model, source.batch(torch.arange(16)).seen, maps.log()).sum(0)[0] + 0.5
-    # A fixed point, up to draws: 32 of them placed it, and 400 look at it.
-    np.testing.assert_allclose(maps, counts / counts.sum(-1, keepdim=True), atol=0.04)
-
-
-def test_halves_are_every_other_session_and_one_without_data_does_not_count():
-    drawn = cohort(sessions=3)
-    model, source = started(drawn)
-    observed, even_map = source.batch(torch.arange(2)).seen, torch.full((150, 2), 0.5).log()
-    even, odd = (tempered_labels(model, observed.select(1, torch.tensor(part)), even_map) for part in ([0, 2], [1]))
-    assert torch.allclose(half_labels(model, observed, even_map), (even + odd) / 2)
-    mask = observed.mask.clone()
-    mask[0, 1] = False
-    gap = Observed(observed.x * mask[..., None], mask, observed.covariates)
-    assert torch.allclose(half_labels(model, gap, even_map)[0], even[0])
-    assert torch.allclose(half_labels(model, gap, even_map)[1], (even + odd)[1] / 2)
 
 
 def test_whole_source_is_a_source_too():

@@ -8,10 +8,10 @@ import torch
 
 from parcellation.errors import UsageError
 from parcellation.family import Family
-from parcellation.label_power import refit_map
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.network_pooling import NetworkPooling
 from parcellation.population import identity, nearest, permuted, reinfer, with_population
+from parcellation.refitted_map import refit_map
 from parcellation.training import Whole
 from tests.conftest import Drawn, draw_cohort, generator, noise
 

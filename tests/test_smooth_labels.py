@@ -13,13 +13,13 @@ from parcellation.elbo import elbo
 from parcellation.errors import UsageError
 from parcellation.family import Family
 from parcellation.label_pooling import SharedLabels
-from parcellation.label_power import refit_map
 from parcellation.model_file import LabelPower, TrainedModel, load_model, save_model
 from parcellation.network_pooling import NetworkPooling
 from parcellation.plates import Batch, Observed, Template
 from parcellation.population import permuted, reinfer
 from parcellation.posterior import Posterior
 from parcellation.refinement import Ascent, LocalProblem
+from parcellation.refitted_map import refit_map
 from parcellation.smooth_labels import SmoothLabels, labels_of
 from parcellation.templates.functional_parcellation import FunctionalParcellation
 from parcellation.training import Plan, Whole, fit, settle_population, warm_start

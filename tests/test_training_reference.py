@@ -8,11 +8,10 @@ import torch
 
 from parcellation.cohort_source import CohortSource
 from parcellation.family import Family
-from parcellation.label_power import pooling
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.novelty import Reference, cohort_shift, flag_level, summary
 from parcellation.plates import Observed
-from parcellation.posterior import Posterior
+from parcellation.posterior import Posterior, pooling
 from parcellation.templates.functional_parcellation import FunctionalParcellation
 from parcellation.training import anchor, settle_population, warm_start
 from parcellation.training_reference import held_out_centres, training_reference

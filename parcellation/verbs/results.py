@@ -29,8 +29,9 @@ from parcellation.meshes import Surface, find_geometry, neighbours, own_midthick
 from parcellation.model_file import TrainedModel
 from parcellation.orientation import orientation
 from parcellation.parcels import first_vertices, parcel_of
-from parcellation.posterior import Posterior
+from parcellation.posterior import Posterior, applicable
 from parcellation.profile_maps import fill
+from parcellation.refitted_map import mean_map
 from parcellation.rendering import WHOLE_SHARE, curvature
 from parcellation.rendering import Surface as Shaded
 from parcellation.scene import Stage, Tab, write_scene, write_spec
@@ -55,10 +56,9 @@ def find_orientation(study: Study, ground: Ground, model: TrainedModel) -> dict:
     surfaces = None if region.mesh.space == "none" or ground.parcels else find_geometry(study, region.mesh)
     if study.model.networks != 2 or surfaces is None:
         return {}
-    maps = _maps(model)
-    if maps is None:
+    if not applicable(model.family):  # its networks nobody will see
         return {}
-    found = orientation(maps, _coordinates(surfaces, region), _areas(surfaces, region))
+    found = orientation(Posterior(model).maps(), _coordinates(surfaces, region), _areas(surfaces, region))
     names = found.names(study.region.name)
     said = " and ".join(names) if names else "undecided, so networks keep their numbers"
     log.info("orientation: %s (share of draws %.2f, %.1f mm)", said, found.share, found.separation)
@@ -86,14 +86,6 @@ def pairs_of(contrasts: Sequence[tuple[str, str]], networks: Networks) -> tuple[
     return tuple(pair for pair in pairs if len(networks) > 2 or pair != (0, 1))
 
 
-def _maps(model: TrainedModel) -> np.ndarray | None:
-    """The population's map in every draw; None of a model that cannot be applied, whose networks nobody will see."""
-    try:
-        return Posterior(model).maps()
-    except UsageError:
-        return None
-
-
 def find_colours(study: Study, ground: Ground, model: TrainedModel) -> list[list[int]] | None:
     """Colours that travel with the model, so that networks side by side in its population map differ clearly.
 
@@ -102,10 +94,9 @@ def find_colours(study: Study, ground: Ground, model: TrainedModel) -> list[list
     region, K = ground.region, study.model.networks
     without = region.mesh.space == "none" or ground.parcels or len(EIGHT) >= K
     surfaces = None if without else find_geometry(study, region.mesh)
-    maps = None if surfaces is None else _maps(model)
-    if maps is None:
+    if surfaces is None or not applicable(model.family):
         return None
-    label, beside = maps.mean(0).argmax(1), np.zeros((K, K), bool)
+    label, beside = mean_map(model).argmax(1).cpu().numpy(), np.zeros((K, K), bool)
     for one, surface in enumerate(surfaces):
         own = np.full(len(surface.coordinates), -1)
         own[region.number[region.hemisphere == one]] = label[region.hemisphere == one]

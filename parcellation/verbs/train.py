@@ -21,10 +21,11 @@ from parcellation.elbo import training_loss
 from parcellation.errors import BadData, InputMissing, Stopped, UsageError
 from parcellation.family import Family
 from parcellation.files import checksum, unit_lock, writable_folder, write_text
-from parcellation.label_power import choose_label_power, fit_retest_link, refit_map
+from parcellation.label_power import choose_label_power, fit_retest_link
 from parcellation.model_file import TrainedModel, load_model, save_model
 from parcellation.networks import close_anchors, separation
 from parcellation.plates import Template, template_class
+from parcellation.refitted_map import refit_map
 from parcellation.semi_amortized import check_refinable, semi_amortized
 from parcellation.store import Store
 from parcellation.training import Plan, anchor, fit, settle_population, warm_start
