@@ -1,9 +1,12 @@
 """What a results folder holds beside maps: names by orientation, sizes on the right surface, a scene if it can be."""
 
+from types import SimpleNamespace
+
 import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from nibabel.cifti2 import BrainModelAxis
 
 from parcellation.colours import difference, network_colours
@@ -48,6 +51,9 @@ def export(study):
     return Export(study.outputs.directory, frame, named_networks(2), ("a", "b"), "broca2", (Cifti,), {})
 
 
+MODEL = SimpleNamespace(family=None)  # of which nothing is asked where its answers are set
+
+
 class Answers:
     """Stands for a model's posterior, of which only the population's maps are asked."""
 
@@ -61,8 +67,9 @@ def test_names_come_from_the_place_of_the_networks(study, monkeypatch, flip, nam
     if flip:  # above and below each other
         top = SURFACES[0].coordinates[CAP, 2] > 0
         share = np.stack([np.where(top, 0.9, 0.1), np.where(top, 0.1, 0.9)], 1)
+    monkeypatch.setattr(results, "applicable", lambda family: True)
     monkeypatch.setattr(results, "Posterior", lambda model: Answers(share))
-    found = results.find_orientation(study, GROUND, None)
+    found = results.find_orientation(study, GROUND, MODEL)
     assert found["names"] == names
     assert found["share"] == (0 if flip else 1)
 
@@ -127,9 +134,10 @@ def test_the_voxels_are_those_of_the_first_run(tmp_path):
 
 def test_many_networks_have_colours_by_what_lies_side_by_side(study, monkeypatch):
     K = 12
-    monkeypatch.setattr(results, "Posterior", lambda model: Answers(frontal(K)))
+    monkeypatch.setattr(results, "applicable", lambda family: True)
+    monkeypatch.setattr(results, "mean_map", lambda model: torch.from_numpy(frontal(K)))
     many = study.model_copy(update={"model": study.model.model_copy(update={"networks": K})})
-    colours = np.array(results.find_colours(many, GROUND, None))
+    colours = np.array(results.find_colours(many, GROUND, MODEL))
     assert sorted(map(tuple, colours)) == sorted(map(tuple, network_colours(K)))
     # In order from front to back, each lies beside the next.
     assert difference(colours[:-1], colours[1:]).min() > 25
