@@ -280,7 +280,7 @@ def test_a_free_scheme_may_have_a_smooth_map_without_deviations():
 def test_what_cannot_be_is_refused():
     template = smooth()
     batch, _ = drawn(template, 3)
-    with pytest.raises(UsageError, match="expected topography encoded, as .* by all vertices together, got it free"):
+    with pytest.raises(UsageError, match=r"expected topography encoded, as .* by all vertices together, got it free"):
         Family(template, batch.cards, "free")
     with pytest.raises(UsageError, match="topography_group has a flow of its own"):
         Family(template, batch.cards, flow={"topography_group": "coupling"})
