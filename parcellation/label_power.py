@@ -45,6 +45,7 @@ WAYS = (("session", None), ("population", TAIL), ("subject", TAIL), ("population
 ALIKE = 0.5  # standard errors within which two ways gain alike
 SURELY = 2.0  # standard errors by which a model that is nearly right must be beaten
 NEARLY_RIGHT = 0.5  # a model that needs a lower power than this has no claim to its own way
+FOLD = 4  # subjects whose gains are beyond a map that they are not in
 SUBJECTS = 48  # enough for a gain whose error is small beside its curvature
 VERTICES = 2000  # likewise: subjects differ more than that many vertices do
 
@@ -191,17 +192,21 @@ def _best_power(pairs: list[list[Tensor]], group: Float[Tensor, "V K"], profiles
 def _crossed_gain(
     scores: Float[Tensor, "half S V K"], group: Float[Tensor, "V K"], passes: int = 3
 ) -> Float[np.ndarray, " S"]:
-    """Gain of each subject beyond the map of the other half of the subjects; beyond everybody's where they are few."""
+    """Gain of each subject beyond the map of others: of all but a fold of four; everybody's where they are few.
+
+    A map of half of them would be so much poorer than the one that people are told with that evidence seemed too sure.
+    """
     number = torch.arange(scores.shape[1])
-    folds = [number % 2 == 0, number % 2 == 1] if len(number) >= 4 else [number >= 0]
+    folds = max(1, len(number) // FOLD)
+    members = [number % folds == fold for fold in range(folds)]
+    maps = [group] * folds
+    for _ in range(passes):
+        parts = [shares(one + scores[:, own]).flatten(0, 1).sum(0) / 2 for one, own in zip(maps, members, strict=True)]
+        counts = [sum(parts) - (part if folds > 1 else 0.0) + HALF for part in parts]
+        maps = [(count / count.sum(-1, keepdim=True)).log() for count in counts]
     gains = np.empty(len(number))
-    for fold in folds:
-        others = scores[:, ~fold] if len(folds) > 1 else scores
-        map_of = group
-        for _ in range(passes):
-            counts = shares(map_of + others).flatten(0, 1).sum(0) / len(scores) + HALF
-            map_of = (counts / counts.sum(-1, keepdim=True)).log()
-        gains[fold.numpy()] = subject_gains(*shares(map_of + scores[:, fold]).numpy(), map_of.exp().numpy())
+    for one, own in zip(maps, members, strict=True):
+        gains[own.numpy()] = subject_gains(*shares(one + scores[:, own]).numpy(), one.exp().numpy())
     return gains
 
 

@@ -10,7 +10,9 @@ def figures(name: str, **values: float) -> dict[str, float]:
 
 
 def test_only_stages_that_read_the_whole_cohort_grow_with_it():
-    known = figures("cortex17_100", train_cpu_s=100.0, features_s=3.0, start_s=20.0, anchor_s=7.0, steps_s=80.0, peak_mib=900.0)
+    known = figures(
+        "cortex17_100", train_cpu_s=100.0, features_s=3.0, start_s=20.0, anchor_s=7.0, steps_s=80.0, peak_mib=900.0
+    )
     more = 1000 / SIZES["cortex17_100"].subjects - 1
     assert predicted(known, "cortex17_100", 1000) == (100 + more * 10, 900)
     assert predicted(known, "cortex17_100", 100) == (100, 900)

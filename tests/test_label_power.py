@@ -11,6 +11,7 @@ from parcellation.label_power import (
 )
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.plates import Observed
+from parcellation.scores import subject_gains
 from parcellation.training import Whole
 from tests.conftest import Drawn, full
 from tests.tempered import cohort, started
@@ -56,8 +57,7 @@ class TestChoice:
         assert 0.3 < power.persistence < 0.65
 
     def test_the_model_s_own_way_is_kept_where_it_is_right(self):
-        power = choose_label_power(*started(cohort()))
-        assert (power.tail, power.profiles) == (None, "session")
+        assert choose_label_power(*started(cohort())).plain
 
     def test_noise_that_vertices_share_is_not_taken_for_a_session_s_own_profile(self):
         power = choose_label_power(*started(shared_noise()))
@@ -79,6 +79,18 @@ def test_gain_is_beyond_the_map_of_other_subjects():
     scores = torch.from_numpy(3 * generator.standard_normal((2, 12, 300, 2)))
     even = torch.full((300, 2), 0.5).log()
     assert _crossed_gain(scores, even).mean() < 0
+
+
+def test_gains_are_beyond_a_map_of_all_but_four():
+    scores = torch.from_numpy(2 * np.random.default_rng(1).standard_normal((2, 20, 30, 3)))
+    even, gains = torch.full((30, 3), 1 / 3).log(), np.empty(20)
+    labels = (even + scores).softmax(-1).mean(0)
+    for fold in range(5):
+        four = [fold, fold + 5, fold + 10, fold + 15]
+        counts = sum(labels[one] for one in range(20) if one not in four) + 0.5
+        share = counts / counts.sum(-1, keepdim=True)
+        gains[four] = subject_gains(*(share.log() + scores[:, four]).softmax(-1).numpy(), share.numpy())
+    np.testing.assert_allclose(_crossed_gain(scores, even, passes=1), gains, rtol=1e-9)
 
 
 def test_another_scan_agrees_less_than_the_data_say():

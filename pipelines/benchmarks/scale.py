@@ -123,8 +123,8 @@ def conclusions(figures: dict[str, float]) -> list[str]:
 def predicted(figures: dict[str, float], name: str, subjects: int) -> tuple[float, float]:
     """CPU seconds and MiB of training with so many subjects, from those of a size.
 
-    Three stages read the whole cohort, so they grow with it: features, anchors, and the map where it is refitted. Steps,
-    and what is found from a sample of subjects, do not. Memory is a batch and what is kept, both of fixed size.
+    Three stages read the whole cohort, so they grow with it: features, anchors, and the map where it is refitted.
+    Steps, and what is found from a sample of subjects, do not. Memory is a batch and what is kept, of fixed size.
     """
     more = subjects / SIZES[name].subjects
     growing = sum(figures.get(f"{name}.{stage}_s", 0.0) for stage in ("features", "anchor", "map"))
