@@ -62,6 +62,13 @@ def test_a_damaged_file_is_said(tmp_path, content):
     assert one.text.startswith("a.json: what was warned of cannot be read")
 
 
+def test_a_count_beyond_all_sense_can_still_be_added_up_and_shown(tmp_path):
+    (tmp_path / "a.json").write_bytes(b'{"warnings": [{"kind": "k", "text": "t", "count": %s}]}' % (b"9" * 4300))
+    found = alike(kept(tmp_path / "a.json", "train") * 2)
+    assert found[0].count == 2 * 10**9
+    assert "2\u202f000\u202f000\u202f000" in render(content_of(warned=found)).replace(" ", "\u202f")
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
