@@ -163,6 +163,13 @@ def test_what_occurs_no_more_is_said_no_more(study, monkeypatch):
     assert said() == [("prepare", 2)]
     command("prepare", study.study)  # what is finished is not done again
     assert said() == [("prepare", 2)]
+    # Nor while its files are not there, on a disk that is not mounted, say.
+    away = study.run_file("sim04", 2).parent
+    away.rename(away.with_name("away"))
+    command("prepare", study.study)
+    away.with_name("away").rename(away)
+    assert "before" in command("prepare", study.study)
+    assert said() == [("prepare", 2)]
     # Of a session that is not in the cohort any more nothing is said.
     shutil.rmtree(study.run_file("sim04", 2).parent)
     command("index", study.study)
