@@ -21,6 +21,8 @@ from parcellation.errors import CannotWrite, FileFailure
 
 PART = ".part-"  # how the names of files begin that are not whole yet
 PART_NAME = re.compile(re.escape(PART) + r"([0-9a-f]{8})-[0-9]+-[a-z0-9_]{8}-.+")
+UNLOCKED = "0" * 8  # stands for the kernel in the names of files whose writer holds no lock
+ADVISORY: dict[int, bool] = {}  # of each device, once it was looked at: see `_advisory`
 LONG_AGO = 24 * 3600  # seconds; no write takes as long
 
 
@@ -53,16 +55,44 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def _locked_part(path: Path) -> tuple[int, Path]:
-    """A new file beside a path, open and locked."""
+    """A new file beside a path, open, and locked where that leaves it writable."""
+    device = os.stat(path.parent).st_dev
+    if device not in ADVISORY:
+        ADVISORY[device] = _advisory(path.parent)
+    whose = _kernel() if ADVISORY[device] else UNLOCKED
     while True:
-        # The name keeps its suffixes: nibabel and others choose a format by them.
-        start = f"{PART}{_kernel()}-{os.getpid()}-"
-        handle, name = tempfile.mkstemp(prefix=start, suffix="-" + path.name, dir=path.parent)
-        with contextlib.suppress(OSError):  # where there are no locks nobody removes what is left either
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        handle, name = _begun(path, whose)
+        if whose != UNLOCKED:
+            with contextlib.suppress(OSError):  # where there are no locks nobody removes what is left either
+                fcntl.flock(handle, fcntl.LOCK_EX)
         if os.path.exists(name):
             return handle, Path(name)
         os.close(handle)  # taken for left before it was locked
+
+
+def _begun(path: Path, whose: str) -> tuple[int, str]:
+    # The name keeps its suffixes: nibabel and others choose a format by them.
+    return tempfile.mkstemp(prefix=f"{PART}{whose}-{os.getpid()}-", suffix="-" + path.name, dir=path.parent)
+
+
+def _advisory(folder: Path) -> bool:
+    """Whether a file that is locked can still be written by its name.
+
+    Over SMB it cannot (`man 2 flock`): there a lock keeps all other descriptors out, those of its own process too.
+    """
+    handle, name = _begun(folder / "lock", _kernel())
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with open(name, "r+b") as other:
+            other.write(b"\0")
+    except PermissionError:
+        return False
+    except OSError:  # no locks at all, a full disk, or taken for left: what comes then is the writer's to meet
+        return True
+    finally:
+        os.close(handle)
+        Path(name).unlink(missing_ok=True)
+    return True
 
 
 @cache
@@ -79,7 +109,7 @@ def remove_left(folder: Path) -> int:
     """Remove what killed processes have left half written in a folder and below; returns how many files it was.
 
     What is locked has a writer that lives, and stays. Some file systems do not show nodes each other's locks: what was
-    begun under another kernel stays for a day besides.
+    begun under another kernel stays for a day besides, and so does what could not be locked.
     """
     count = 0
     for place, folders, names in os.walk(folder):
@@ -90,11 +120,11 @@ def remove_left(folder: Path) -> int:
 
 def _removed(part: Path) -> bool:
     try:
+        # Before it is locked, which over SMB would keep its writer out.
+        if PART_NAME.fullmatch(part.name)[1] != _kernel() and time.time() - part.stat().st_mtime < LONG_AGO:
+            return False
         with open(part, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = PART_NAME.fullmatch(part.name)[1] == _kernel()
-            if not ours and time.time() - os.fstat(file.fileno()).st_mtime < LONG_AGO:
-                return False
             part.unlink()
             return True
     except OSError:  # its writer lives, or has finished meanwhile; or it is somebody else's

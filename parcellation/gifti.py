@@ -43,6 +43,8 @@ def load_gifti(path: Path) -> nib.GiftiImage:
 
     Raises BadData for anything that is none.
     """
+    if odd := [one for one in external_files(path) if one.exists() and not one.is_file()]:
+        raise BadData(f"{path}: expected its numbers in a file, got {odd[0]}, which is none; copy or convert it again")
     try:
         return _BoundedImage.from_filename(path, mmap=False)
     except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
@@ -56,7 +58,7 @@ def external_files(path: Path) -> tuple[Path, ...]:
     The first data array says where numbers are: only when they are elsewhere is the file read on, which is small then.
     What is wrong with the file is for its reader to say.
     """
-    if not path.name.endswith(ENDINGS):
+    if not (path.name.endswith(ENDINGS) and path.is_file()):  # a pipe, say, would be waited for
         return ()
     names: dict[str, None] = {}
     inside = False
@@ -81,8 +83,11 @@ def external_files(path: Path) -> tuple[Path, ...]:
 
 
 def content_checksum(path: Path) -> str:
-    """SHA-256 of a file's content, and of the files that hold its numbers if there are any."""
-    outside = external_files(path)
+    """SHA-256 of a file's content, and of the files that hold its numbers if there are any.
+
+    What it names and is no file, such as a device without end, is for its reader to refuse.
+    """
+    outside = [one for one in external_files(path) if one.is_file()]
     if not outside:
         return checksum(path)
     return hashlib.sha256("".join(checksum(one) for one in (path, *outside)).encode()).hexdigest()

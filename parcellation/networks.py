@@ -121,13 +121,20 @@ def _weights(profiles: Tensor, log_kappa: Tensor, t: int) -> tuple[Tensor, Tenso
 
 
 def weighted_sessions(observed: Observed, power: Tensor | float = 1.0) -> list[Float[Tensor, "S V features"]]:
-    """Every session's fingerprints and a last feature of 1, times the power and 0 where masked: for `add_evidence`.
+    """Every session's fingerprints and last features of 1, times the power and 0 where masked: for `add_evidence`.
 
     power: a number or (S, 1, V).
     """
     weight = (observed.mask.to(observed.x) * power)[..., None]  # (S, T, V, 1)
     x = torch.where(observed.mask[..., None], observed.x, 0.0) * weight
-    return list(torch.cat([x, weight], -1).unbind(1))
+    most, rest = _split(weight)
+    return list(torch.cat([x, most, most, rest], -1).unbind(1))
+
+
+def _split(value: Tensor) -> tuple[Tensor, Tensor]:
+    """What a GPU's products keep of a factor (`training.precision`: 10 bits), less two bits, and the rest of it."""
+    most = value.bfloat16().to(value)
+    return most, value - most
 
 
 def add_evidence(
@@ -138,10 +145,13 @@ def add_evidence(
 ) -> Float[Tensor, "*draws S K V"]:
     """Scores and log p(x | z = k, profiles, noise) of all sessions, up to a constant of each vertex.
 
-    One product a session, which accumulates; one without data adds exactly nothing.
+    One product a session, which accumulates; one without data adds exactly nothing. What is of the network alone is
+    large and the same for all vertices: it is part of that product, but not rounded where factors are.
     """
     for t, session in enumerate(sessions):
-        weights = torch.cat(_weights(profiles, log_kappa, t)[:2], -1)  # (*draws, S, K, features)
+        factors, network, _ = _weights(profiles, log_kappa, t)
+        network = network - network.mean(-2, keepdim=True)
+        weights = torch.cat([factors, *_split(network), network], -1)  # (*draws, S, K, features)
         if len(session) == 1:  # all draws of one subject as rows of one matrix
             rows = scores.expand(*weights.shape[:-1], session.shape[1]).flatten(0, -2)
             scores = torch.addmm(rows, weights.flatten(0, -2), session[0].mT).unflatten(0, weights.shape[:-1])

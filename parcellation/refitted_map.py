@@ -26,9 +26,8 @@ HALF = 0.5  # count of a network at a vertex where nobody has it
 def refit_map(model: TrainedModel, source: Source, passes: int = 6) -> None:
     """Set the population map to what labels are at the model's label power, counted, with half a count a network more.
 
-    Labels are those that each half of a subject's sessions tells by
-    itself, as when the power was chosen: those of all sessions are surer, and so is their map, which leaves a subject's
-    own evidence too little to say.
+    Labels are those that each half of a subject's sessions tells by itself, as when the power was chosen: those of all
+    sessions are surer, and so is their map, which leaves a subject's own evidence too little to say.
     """
     template, pool = model.family.template, pooling(model.family).labels
     if template.topography is not None:

@@ -28,7 +28,7 @@ CHECKED = ", checked"  # after the text's name, so that a checksum cannot go mis
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
     """Write arrays by name, without a checksum; raises FileFailure when the system refuses, such as on a full disk."""
-    content = {name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), "C") for name, array in arrays.items()}
+    content = {name: _as_written(array) for name, array in arrays.items()}
     # The widest numbers first, so that all are aligned.
     order = sorted(content, key=lambda name: (-ORDER.index(content[name].dtype.name), name))
     header, end = {} if metadata is None else {"__metadata__": dict(metadata)}, 0
@@ -44,12 +44,16 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping
             file.write(content[name].reshape(-1).view(np.uint8).data)
 
 
+def _as_written(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, array.dtype.newbyteorder("<"), "C")
+
+
 def keep_arrays(path: Path, arrays: Mapping[str, np.ndarray], name: str, text: str) -> None:
     """Write arrays, a text under a name, and a checksum of both.
 
     One text only: safetensors writes several in any order, and equal content is to be equal files.
     """
-    content = {one: np.asarray(array, order="C") for one, array in arrays.items()}
+    content = {one: _as_written(array) for one, array in arrays.items()}
     write_arrays(path, content | {CHECKSUM: _checksum(content, name, text)}, {name + CHECKED: text})
 
 

@@ -149,6 +149,7 @@ def test_what_was_begun_on_another_node_stays_for_a_day(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_taken_for_left_before_it_is_locked_is_begun_again(tmp_path, monkeypatch):
+    write_text(tmp_path / "a", "before")  # after which it is known how locks are here
     lock, taken = fcntl.flock, []
 
     def late(handle, how):
@@ -171,6 +172,31 @@ def test_without_locks_files_are_written_and_none_is_removed(tmp_path, monkeypat
     with whole_file(tmp_path / "a") as temporary:
         temporary.write_text("whole")
         assert remove_left(tmp_path) == 0
+    assert names(tmp_path) == ["a"]
+
+
+def test_where_a_lock_keeps_the_writer_out_there_is_none(tmp_path, monkeypatch):
+    """As over SMB: any other descriptor of a locked file is refused, to read and to write."""
+    locked, lock, opened = set(), fcntl.flock, open
+
+    def mandatory(handle, how):
+        lock(handle, how)
+        locked.add(os.readlink(f"/proc/self/fd/{handle if isinstance(handle, int) else handle.fileno()}"))
+
+    def refusing(path, *more, **settings):
+        if str(path) in locked:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *more, **settings)
+
+    monkeypatch.setattr("parcellation.files.ADVISORY", {})
+    monkeypatch.setattr("parcellation.files.fcntl.flock", mandatory)
+    monkeypatch.setattr("builtins.open", refusing)
+    with whole_file(tmp_path / "a") as temporary:
+        with open(temporary, "w") as file:
+            file.write("whole")
+        assert remove_left(tmp_path) == 0  # it is locked by nobody, but for a day it may have a writer
+    monkeypatch.undo()
+    assert (tmp_path / "a").read_text() == "whole"
     assert names(tmp_path) == ["a"]
 
 

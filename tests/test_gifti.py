@@ -1,6 +1,7 @@
 """GIFTI files whose headers say of impossible lengths are refused at once."""
 
 import gzip
+import os
 
 import nibabel as nib
 import numpy as np
@@ -78,3 +79,18 @@ def test_other_files_name_none_and_what_is_damaged_is_for_its_reader_to_say(path
     assert external_files(tmp_path / "none.gii") == ()
     assert external_files(tmp_path / "a.mgh") == ()
     assert external_files(tmp_path) == ()
+
+
+def test_what_is_no_file_is_never_read(path, tmp_path):
+    """A pipe nobody writes to and a device without end would be read for ever."""
+    os.mkfifo(tmp_path / "pipe.func.gii")
+    assert external_files(tmp_path / "pipe.func.gii") == ()
+    text = path.read_text(encoding="utf-8").replace("GZipBase64Binary", "ExternalFileBinary")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("/dev/zero", "gone.dat", ".", "pipe"):
+        path.write_text(text.replace('ExternalFileName=""', f'ExternalFileName="{name}"'), encoding="utf-8")
+        assert external_files(path) == (path.parent / name,)
+        assert content_checksum(path) == checksum(path)
+        words = "expected its numbers in a file, got .*, which is none; copy or convert it again"
+        with pytest.raises(BadData, match="cannot be read" if name == "gone.dat" else words):
+            load_gifti(path)

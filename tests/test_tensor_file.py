@@ -100,6 +100,8 @@ def test_it_is_the_file_that_safetensors_writes(tmp_path, metadata):
     big = {"a": np.arange(5, dtype=">i4")}
     write_arrays(tmp_path / "big", big)
     np.testing.assert_array_equal(load_file(tmp_path / "big")["a"], big["a"])
+    keep_arrays(tmp_path / "kept", big, "key", "k")
+    np.testing.assert_array_equal(kept_arrays(tmp_path / "kept", "key")[0]["a"], big["a"])
 
 
 def test_the_file_that_is_written_is_the_locked_one(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from parcellation import training_reference as module
 from parcellation.cohort_source import CohortSource
 from parcellation.family import Family
 from parcellation.model_file import TrainedModel, load_model, save_model
@@ -118,6 +119,13 @@ def test_a_population_without_subjects_is_the_one_refitted_without_them():
         for name in ("mu", "logits_group"):
             true, got = refitted[name] - everybody[name], held_out[name] - centre[name]
             assert (got - true).norm() < 0.15 * true.norm(), name
+
+
+def test_of_many_vertices_some_tell_the_variance(model, reference, monkeypatch):
+    monkeypatch.setattr(module, "VERTICES", V // 4)
+    found = training_reference(*model).population.variance
+    assert found == pytest.approx(reference.population.variance, rel=0.05)  # an error of a hundredth, by chance
+    assert found != reference.population.variance
 
 
 def test_one_in_twenty_of_the_same_population_is_flagged_with_nineteen_training_subjects():

@@ -62,6 +62,13 @@ def test_a_damaged_file_is_said(tmp_path, content):
     assert one.text.startswith("a.json: what was warned of cannot be read")
 
 
+def test_a_count_beyond_all_sense_can_still_be_added_up_and_shown(tmp_path):
+    (tmp_path / "a.json").write_bytes(b'{"warnings": [{"kind": "k", "text": "t", "count": %s}]}' % (b"9" * 4300))
+    found = alike(kept(tmp_path / "a.json", "train") * 2)
+    assert found[0].count == 2 * 10**9
+    assert "2\u202f000\u202f000\u202f000" in render(content_of(warned=found)).replace(" ", "\u202f")
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -155,6 +162,13 @@ def test_what_occurs_no_more_is_said_no_more(study, monkeypatch):
 
     assert said() == [("prepare", 2)]
     command("prepare", study.study)  # what is finished is not done again
+    assert said() == [("prepare", 2)]
+    # Nor while its files are not there, on a disk that is not mounted, say.
+    away = study.run_file("sim04", 2).parent
+    away.rename(away.with_name("away"))
+    command("prepare", study.study)
+    away.with_name("away").rename(away)
+    assert "before" in command("prepare", study.study)
     assert said() == [("prepare", 2)]
     # Of a session that is not in the cohort any more nothing is said.
     shutil.rmtree(study.run_file("sim04", 2).parent)

@@ -235,10 +235,11 @@ class _Maker:
             made.append(one)
             bolds.append(bold)
             cleaning[row["run"]] = how
-        keep(unit_file(self.workspace, subject, session), warned)
         if made and (reason := self._too_short(made, bolds)):
             reasons.append(f"subject {subject}, session {session}: {reason}")
             made = []
+        if made or not any(missing):  # else what was made before stays, with what it warned of
+            keep(unit_file(self.workspace, subject, session), warned)
         if made:
             used = {path.name: content_checksum(path) for bold in bolds for path in bold.paths}
             self.store.write(self._unit(subject, session, made, bolds[0], key, cleaning | {"left_out": reasons}, used))

@@ -21,6 +21,7 @@ from parcellation.run_log import collected
 from parcellation.verbs.workspace import Workspace
 
 LONGEST = 500  # letters of a text, which may quote a damaged file
+COUNTED = 10**9  # more often nothing is said; a file from elsewhere may count thousands of digits
 MOST = 50  # kinds; the program has fewer, a file from elsewhere may say anything
 TRAINED = "warnings.json"  # beside the model, with which it travels
 
@@ -88,7 +89,7 @@ def kept(path: Path, step: str) -> list[Warned]:
     """What is kept in a file; a file that cannot be read is a warning itself."""
     try:
         found = [Warned(**one) for one in json.loads(path.read_text(encoding="utf-8"))["warnings"]]
-        return [Warned(plain(one.kind), plain(one.text), int(one.count), step) for one in found]
+        return [Warned(plain(one.kind), plain(one.text), min(int(one.count), COUNTED), step) for one in found]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
