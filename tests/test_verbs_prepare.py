@@ -98,6 +98,19 @@ def test_strict_ends_with_65_and_keeps_what_is_good(fresh):
     assert fresh.unit("sim05").exists()
 
 
+def test_what_another_process_is_at_is_left_to_it_with_what_it_has_noted(fresh):
+    constant(fresh.run_file("sim02"))
+    command("prepare", fresh.study, "--participant-label", "sim02")
+    noted = fresh.path / "work/excluded/sub-sim02_ses-1.txt"
+    before = noted.read_bytes()
+    store = Store(fresh.unit("sim02", 2).parent)
+    with store.claim("sim02", "1") as mine:
+        assert mine
+        said = command("prepare", fresh.study, "--participant-label", "sim02")
+    assert "subject sim02, session 1: another process is at it" in said
+    assert noted.read_bytes() == before
+
+
 def test_nothing_usable_is_65_and_every_file_is_named(fresh):
     files = [fresh.run_file(f"sim0{n}", t) for n in range(1, 6) for t in (1, 2) if (n, t) != (5, 2)]
     for path in files:

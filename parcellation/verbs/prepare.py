@@ -71,6 +71,8 @@ def prepare(study: Study, selection: Selection, level: str | None = None, part: 
     excluded: list[str] = []
     for (subject, session), rows in tqdm(units, desc="prepare", unit="session", disable=None):
         reasons = maker.make(subject, session, rows)
+        if reasons is None:
+            continue
         note(workspace, f"sub-{subject}_ses-{session}", reasons)
         excluded += reasons
     if level == PARTICIPANT:
@@ -202,8 +204,8 @@ class _Maker:
         for name in ("root", "manifest", "layout", "group", "tasks", "variants"):
             self.settings.pop(name)
 
-    def make(self, subject: str, session: str, rows: pd.DataFrame) -> list[str]:
-        """Make one unit unless it is there; returns why runs were left out."""
+    def make(self, subject: str, session: str, rows: pd.DataFrame) -> list[str] | None:
+        """Make one unit unless it is there; returns why runs were left out, None if another process is at it."""
         runs = rows.to_dict("records")
         try:
             key = input_key(self._files(runs), self.settings | {"ground": self.ground.digest} | _times(runs))
@@ -215,7 +217,7 @@ class _Maker:
         with self.store.claim(subject, session) as mine:
             if not mine:
                 log.warning("subject %s, session %s: another process is at it", subject, session)
-                return []
+                return None
             return self._make(subject, session, runs, key)
 
     def _make(self, subject: str, session: str, runs: list[dict], key: dict) -> list[str]:
