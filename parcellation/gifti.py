@@ -3,10 +3,11 @@
 A GIFTI file may keep its numbers in another one beside it: what a series is made from is then both.
 """
 
+import errno
 import gzip
 import hashlib
+import logging
 import xml.parsers.expat as expat
-import zlib
 from pathlib import Path
 
 import nibabel as nib
@@ -14,6 +15,8 @@ from nibabel.gifti.parse_gifti_fast import GiftiImageParser
 
 from parcellation.errors import BadData
 from parcellation.files import checksum
+
+log = logging.getLogger(__name__)
 
 ENDINGS = (".gii", ".gii.gz")
 CHUNK, MOST_BEFORE = 1 << 16, 1 << 22  # bytes read at a time, and at most before the first data array
@@ -77,9 +80,20 @@ def external_files(path: Path) -> tuple[Path, ...]:
             while not inside and (names or before < MOST_BEFORE) and (chunk := file.read(CHUNK)):
                 parser.Parse(chunk)
                 before += len(chunk)
-    except (expat.ExpatError, OSError, EOFError, ValueError, zlib.error):
-        pass
-    return tuple(path.parent / name for name in names if name)
+    except Exception as error:  # of as many kinds as there are damages: expat's, zlib's, an encoding that nobody knows
+        log.debug("%s: where its numbers are cannot be told: %s", path, error)
+    return tuple(path.parent / name for name in names if name and _can_be(path.parent / name))
+
+
+def _can_be(path: Path) -> bool:
+    """Whether there may be such a file at all: a damaged name may be longer than any, or hold a zero byte."""
+    try:
+        path.lstat()
+    except ValueError:
+        return False
+    except OSError as error:
+        return error.errno not in (errno.ENAMETOOLONG, errno.EINVAL)
+    return True
 
 
 def content_checksum(path: Path) -> str:

@@ -94,3 +94,22 @@ def test_what_is_no_file_is_never_read(path, tmp_path):
         words = "expected its numbers in a file, got .*, which is none; copy or convert it again"
         with pytest.raises(BadData, match="cannot be read" if name == "gone.dat" else words):
             load_gifti(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".dat", "x&#0;.dat", "x/" * 3000])
+def test_a_name_that_no_file_can_have_is_an_error_of_ours(path, name):
+    text = path.read_text(encoding="utf-8").replace("GZipBase64Binary", "ExternalFileBinary")
+    path.write_text(text.replace('ExternalFileName=""', f'ExternalFileName="{name}"'), encoding="utf-8")
+    assert external_files(path) == ()
+    content_checksum(path)
+    with pytest.raises(BadData, match="cannot be read as a GIFTI file"):
+        load_gifti(path)
+
+
+def test_an_encoding_that_nobody_knows_is_an_error_of_ours(path):
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('encoding="UTF-8"', 'encoding="UTF-1"'), encoding="utf-8")
+    assert "UTF-1" in path.read_text(encoding="utf-8")
+    assert external_files(path) == ()
+    with pytest.raises(BadData, match="cannot be read as a GIFTI file"):
+        load_gifti(path)
