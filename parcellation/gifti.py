@@ -7,6 +7,7 @@ import errno
 import gzip
 import hashlib
 import logging
+import os
 import xml.parsers.expat as expat
 from pathlib import Path
 
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 ENDINGS = (".gii", ".gii.gz")
 CHUNK, MOST_BEFORE = 1 << 16, 1 << 22  # bytes read at a time, and at most before the first data array
 MOST_AXES = 6  # of a data array, as the format has it
+DEFLATED = 1032  # bytes that one of them can have been
 MOST_VALUES = 1 << 36  # of a data array: more than any file that fits into memory
 
 
@@ -32,9 +34,19 @@ class _BoundedParser(GiftiImageParser):
             values = 1
             for length in lengths:
                 values *= length
-            if not 0 < axes <= MOST_AXES or min(lengths) < 0 or values > MOST_VALUES:
+            if not 0 < axes <= MOST_AXES or min(lengths) < 0 or values > self._most(attributes):
                 raise ValueError(f"a data array of {axes} axes of lengths {lengths}")
         super().StartElementHandler(name, attributes)
+
+    def _most(self, attributes: dict[str, str]) -> int:
+        """How many values there can be: of a byte or more each, in the file or the one that it names."""
+        if self.fname is None:
+            return MOST_VALUES
+        path = Path(self.fname)
+        if "EXT" not in attributes.get("Encoding", "").upper():
+            return path.stat().st_size * DEFLATED ** (2 if path.suffix == ".gz" else 1)
+        outside = path.parent / attributes.get("ExternalFileName", "")
+        return outside.stat().st_size if os.path.isfile(outside) else MOST_VALUES  # its absence is said by nibabel
 
 
 class _BoundedImage(nib.GiftiImage):

@@ -230,6 +230,7 @@ def read_surface(path: Path, count: int) -> Surface:
         if ".gii" in path.suffixes:
             coordinates, triangles = load_gifti(path).agg_data(("pointset", "triangle"))
         else:
+            _check_counts(path)
             coordinates, triangles = nib.freesurfer.read_geometry(path)
         coordinates, triangles = np.array(coordinates, np.float64), np.array(triangles, np.int64)
     except Exception as error:  # nibabel raises errors of many kinds, from its XML parser's to zlib's
@@ -245,6 +246,23 @@ def read_surface(path: Path, count: int) -> Surface:
             f"{path}: expected triangles of its {count} vertices, with finite coordinates, got others; copy it again"
         )
     return Surface(coordinates, triangles)
+
+
+def _check_counts(path: Path) -> None:
+    """Raise ValueError for a FreeSurfer surface of triangles that is shorter than its counts say.
+
+    Without it nibabel asks for the memory that a damaged count wants. A line of text, and an empty one, stand before.
+    """
+    with open(path, "rb") as file:
+        if file.read(3) != b"\xff\xff\xfe":
+            return  # of quadrangles, whose counts have three bytes, or none
+        file.readline()
+        head = file.peek(1)[:1]
+        file.read(head == b"\n")
+        counts = np.frombuffer(file.read(8), ">i4").astype(int)
+        left = path.stat().st_size - file.tell()
+    if len(counts) < 2 or min(counts) < 0 or 12 * sum(counts) > left:
+        raise ValueError(f"its header says of {counts.tolist()} vertices and triangles, and {left} bytes are left")
 
 
 def neighbours(triangles: np.ndarray, n: int) -> sparse.csr_array:

