@@ -71,7 +71,8 @@ def check_nifti_2(path: Path) -> None:
         while place + 16 <= offset:  # as nibabel: what is shorter than any extension is padding
             file.seek(place)
             (length,) = struct.unpack(f"{order}i", file.read(4))
-            if not 8 <= length <= size - place:
+            # Past the values' place nibabel would go on to the end of the file, and take values for lengths.
+            if not 8 <= length <= min(offset, size) - place:
                 raise BadData(f"{path}: its header says of an extension of {length} bytes; damaged, copy it again")
             _check_axes(path, file.read(min(length, MOST_XML) - 4))
             place += length

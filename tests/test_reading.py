@@ -67,7 +67,7 @@ def test_nifti_2_that_wants_more_than_there_is(tmp_path, order):
     write(extension + bytes(8), vox_offset=584)  # padding too short for an extension
     check_nifti_2(path)
     header["vox_offset"] = 576
-    for length in (2**31 - 1, 0, -16, 7, 1000):
+    for length in (2**31 - 1, 0, -16, 7, 1000, 48):  # the last reaches into the values
         write(struct.pack(f"{order}ii", length, 32) + bytes(24))
         with pytest.raises(BadData, match=f"an extension of {length} bytes"):
             check_nifti_2(path)
