@@ -19,7 +19,6 @@ from parcellation.encoding import SMALL, Encoding
 from parcellation.plates import Observed, Template, Values
 from parcellation.shares import log_shares, shares
 
-WHOLE = 1.0  # power that leaves evidence as it is
 LEAST_KNOWN = 0.02  # share of a label's information that is never missing
 STRIDE = 4.0  # at most, of the variance between subjects in one pass
 STEPS = 3  # a pass takes towards the mode of a subject's logits
@@ -39,11 +38,10 @@ class SharedLabels:
         return {"log_map": self.template.log_map(centre)}
 
     def assign(
-        self, evidence: Float[Tensor, "S T V K"], labels: Mapping[str, Tensor], power: Tensor | float = WHOLE
+        self, evidence: Float[Tensor, "S T V K"], labels: Mapping[str, Tensor]
     ) -> tuple[Float[Tensor, "S 1 V K"], dict[str, Tensor]]:
-        """Label probabilities given the evidence of all sessions; power tempers it, a number or (S, 1, V, 1)."""
-        total = evidence.sum(1, keepdim=True)
-        assignment = shares(labels["log_map"] + (total if power is WHOLE else power * total))
+        """Label probabilities given the evidence of all sessions."""
+        assignment = shares(labels["log_map"] + evidence.sum(1, keepdim=True))
         return assignment, {**labels, "assignment": assignment}
 
     def subject_encodings(self, labels: Mapping[str, Tensor]) -> dict[str, Encoding]:

@@ -8,7 +8,7 @@ when the posteriors are the right ones. With C sessions of equal noise and persi
 has 1 + (C - 1) rho times the variance of independent ones, hence power(C) = power(1) / (1 + (C - 1) rho).
 
 Two more things are chosen with it: heavier tails (`networks.heavy_tailed`), and whose profiles a vertex is compared
-with. The model's own way stays where it is nearly right and no other gains surely more. A session's own
+with. The model's own way stays where it is nearly right and no other gains surely and clearly more. A session's own
 profile holds the noise that its vertices share, which then speaks for the labels that it was pooled by; the subject's
 has less of it, the population's none. The map beyond which gain counts is that of other training subjects: measured
 against a map that they are in themselves, subjects seem to have labels of their own where they only moved the map.

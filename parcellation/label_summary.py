@@ -31,15 +31,6 @@ class LabelSums:
         return mean.cpu().numpy(), total.cpu().numpy(), information.cpu().numpy()
 
 
-def summarise_labels(
-    draws: Float[Tensor, "draws V K"],
-) -> tuple[Float[np.ndarray, "V K"], Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
-    """The same of draws that are all there: label probabilities (draws, V, K)."""
-    sums = LabelSums()
-    sums.add(draws)
-    return sums.summary()
-
-
 def split_entropy(subjects: Float[np.ndarray, "S V K"]) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, " V"]]:
     """What is uncertain within a subject, and what varies between subjects, in bits, float64, (V,) each.
 

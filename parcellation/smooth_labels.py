@@ -52,10 +52,10 @@ class SmoothLabels(SharedLabels):
         return state
 
     def assign(
-        self, evidence: Float[Tensor, "S T V K"], labels: Mapping[str, Tensor], power: Tensor | float = 1.0
+        self, evidence: Float[Tensor, "S T V K"], labels: Mapping[str, Tensor]
     ) -> tuple[Float[Tensor, "S 1 V K"], dict[str, Tensor]]:
         """Label probabilities given the evidence of all sessions, and the subjects' weights nearer to their mode."""
-        evidence = power * evidence.sum(1, keepdim=True)
+        evidence = evidence.sum(1, keepdim=True)
         if not self.smooth.subjects:
             assignment = shares(labels["log_map"] + evidence)
             return assignment, {**labels, "assignment": assignment}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from parcellation import label_summary
-from parcellation.label_summary import draw_labels, split_entropy, summarise_labels
+from parcellation.label_summary import LabelSums, draw_labels, split_entropy
 from tests.conftest import generator
 
 
@@ -16,7 +16,9 @@ def test_entropies_of_known_cases_are_in_bits():
     even = torch.full((2, 1, 4), 0.25)
     torn = torch.tensor([[[1.0, 0, 0, 0]], [[0.0, 1, 0, 0]]])  # every draw is sure, of another label
     for draws, entropy, information in ((certain, 0, 0), (even, 2, 0), (torn, 1, 1)):
-        _, got, mutual = summarise_labels(draws)
+        sums = LabelSums()
+        sums.add(draws)
+        _, got, mutual = sums.summary()
         assert got == pytest.approx([entropy], abs=1e-12)
         assert mutual == pytest.approx([information], abs=1e-12)
 

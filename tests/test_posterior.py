@@ -8,7 +8,7 @@ import torch
 
 from parcellation.errors import BadData, UsageError
 from parcellation.family import Family
-from parcellation.label_summary import summarise_labels
+from parcellation.label_summary import LabelSums
 from parcellation.model_file import LabelPower, TrainedModel
 from parcellation.networks import heavy_tailed, session_square
 from parcellation.plates import Observed
@@ -199,7 +199,9 @@ def test_tempered_labels_without_evidence_are_the_map(drawn):
 def test_entropy_is_mean_entropy_and_mutual_information_within_bounds(posterior, drawn):
     observed = drawn.subject(4)
     draws = posterior.labels(posterior.draw("x", SESSIONS, observed), observed)
-    mean, entropy, information = summarise_labels(draws)
+    sums = LabelSums()
+    sums.add(draws)
+    mean, entropy, information = sums.summary()
     within = (-(draws * draws.clamp_min(1e-300).log2()).sum(-1)).mean(0).numpy()
     assert np.allclose(entropy, within + information, atol=1e-10)
     assert (information >= 0).all()
