@@ -13,7 +13,7 @@ from parcellation.derivative import participant
 from parcellation.label_table import named_networks
 from parcellation.map_files import Frame
 from parcellation.report import HeldOut, Reliability, ReportContent, render, render_subject, write_report
-from parcellation.report_parts.tables import profile_bars, shown
+from parcellation.report_parts.tables import facts, profile_bars, shown
 from parcellation.report_parts.viewer import script, script_hash
 from parcellation.surfaces import Mesh, Targets, Vertices
 from parcellation.verbs.anatomy import Anatomy
@@ -134,6 +134,13 @@ def test_the_cohort_table_lists_everybody_with_flags(page):
     assert re.findall(r"sub-\d+", table) == ["sub-01", "sub-02", "sub-03"]
     assert table.count("noisy") == 1
     assert "1 200" in table
+
+
+def test_one_of_something_is_said_in_the_singular():
+    several = content_of()
+    assert list(facts(several))[:2] == ["subjects", "sessions"]
+    alone = content_of(participants=[several.participants[0] | {"sessions": "1"}])
+    assert list(facts(alone).items())[:2] == [("subject", "1"), ("session", "1")]
 
 
 def test_what_is_unknown_is_left_out(page):

@@ -57,9 +57,10 @@ def facts(content: ReportContent) -> dict[str, str]:
     """The numbers at the top of the page."""
     confidence = [row["mean_confidence"] for row in content.participants if row["mean_confidence"] is not None]
     mesh, many = content.frame.region.mesh, "vertices" if content.frame.parcels is None else "parcels"
+    subjects, sessions = len(content.participants), sum(int(row["sessions"]) for row in content.participants)
     return {
-        "subjects": shown(len(content.participants)),
-        "sessions": shown(sum(int(row["sessions"]) for row in content.participants)),
+        "subjects" if subjects != 1 else "subject": shown(subjects),
+        "sessions" if sessions != 1 else "session": shown(sessions),
         "networks": shown(len(content.networks)),
         f"{many}, {mesh.space} {mesh.density}": shown(len(content.frame.region)),
         "targets": shown(len(content.targets.names)),
