@@ -93,13 +93,13 @@ def test_a_model_whose_header_is_hostile_is_refused_and_nothing_written(path, st
     patients = study.write_study("new.yaml", model={"file": "work/model"}, outputs={"work": "new", "directory": "n"})
     for value in HEADERS[path]:
         write_header(study, changed(header, path, value))
-        started = time.monotonic()
+        started = time.process_time()
         said = command("infer", study.study, code=65)
         assert "model" in said, value
         assert len(said) < 2000
         if path.startswith("details"):
             assert "work/model" in command("prepare", patients, code=65)
-        assert time.monotonic() - started < 5
+        assert time.process_time() - started < 5  # of a processor: nothing that a header says is worked off
     assert contents(study.results) == before
     assert {one for one in study.path.parent.rglob("*") if "study/" not in str(one)} == outside
     assert not (study.path / "n").exists()
@@ -142,9 +142,9 @@ NUMBERS = {
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_model_whose_numbers_are_hostile_is_refused(name, study):
     with_numbers(study, NUMBERS[name])
-    started = time.monotonic()
+    started = time.process_time()
     assert "model" in command("infer", study.study, code=65)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_a_model_of_a_later_format_is_refused_by_its_number(study):
