@@ -51,7 +51,7 @@ def run(
     profile: the name of one in `pipelines/profiles`, or a folder. population, refinement: as in `infer`. Raises
     Stopped when interrupted, or when a run of the study is under way; otherwise the error that its jobs ended with.
     """
-    engine, how = find_engine(study), _profile(profile)
+    how, engine = _profile(profile), find_engine(study)
     options, work, graph = _options(profile, how, jobs), Workspace(study).work, graph_of(study)
     _check_paths(work, study.model.file, profile)
     if selection.dry_run:
